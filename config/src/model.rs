@@ -1,0 +1,457 @@
+//! What a valid site is. Every value of these types is complete and checked: names resolve, durations are positive,
+//! relative paths have been joined to the directory of the site file.
+
+use std::net::SocketAddr;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, StatusCode};
+
+/// One site: everything one `playhouse run` serves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Site {
+    /// Letters, digits, `-`, `_` and `.`, at most 64 bytes; part of the default state directory's path.
+    pub name: String,
+    /// Runtime threads; `None` is one per CPU.
+    pub threads: Option<NonZeroUsize>,
+    /// Where the admin socket, the lock and the ledger's pages live; `None` is the default for the name.
+    pub state_dir: Option<PathBuf>,
+    /// How long a drain waits for requests in flight before it ends what is left. Default 30 s.
+    pub drain_timeout: Duration,
+    /// The admin interface over TCP. `admin.sock` in the state directory exists in any case.
+    pub admin: Admin,
+    /// `None` writes no access log.
+    pub access_log: Option<AccessLog>,
+    /// At least one; names are unique.
+    pub listeners: Vec<Listener>,
+    /// Names are unique.
+    pub upstreams: Vec<Upstream>,
+    /// In the file's order; the router orders them by how specific they are.
+    pub routes: Vec<Route>,
+}
+
+/// The admin interface.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Admin {
+    /// Its TCP address; `None` is only the Unix socket.
+    pub bind: Option<SocketAddr>,
+    /// A file whose trimmed content is the bearer token.
+    pub token_file: Option<PathBuf>,
+    /// Values of `Host` (without a port) that are accepted beside `localhost` and IP literals of the bind.
+    pub hosts: Vec<String>,
+}
+
+/// Where and how finished requests are logged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AccessLog {
+    /// The destination.
+    pub to: LogDestination,
+    /// The line format.
+    pub format: LogFormat,
+}
+
+/// Where log lines go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogDestination {
+    /// Standard output.
+    Stdout,
+    /// Appended to a file, which is opened again at a reload.
+    File(PathBuf),
+}
+
+/// The access log's line format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object a line.
+    Json,
+    /// Apache's "combined" format.
+    Combined,
+}
+
+/// One listening socket.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listener {
+    /// Its name in the site file, in metrics and in the actor tree.
+    pub name: Arc<str>,
+    /// The address.
+    pub bind: Bind,
+    /// Certificates; empty is cleartext. The first is the default for clients without a matching SNI name.
+    pub tls: Vec<Certificate>,
+    /// Offer HTTP/2: by ALPN over TLS, by prior knowledge on cleartext. Default true.
+    pub http2: bool,
+    /// What a client may send.
+    pub limits: Limits,
+    /// How long a client may take.
+    pub timeouts: ClientTimeouts,
+}
+
+/// Where a listener listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Bind {
+    /// TCP; an IPv6 wildcard takes IPv4 too unless `only_v6`. Port 0 lets the kernel choose.
+    Tcp {
+        /// Address and port.
+        address: SocketAddr,
+        /// Refuse IPv4-mapped addresses on an IPv6 socket.
+        only_v6: bool,
+    },
+    /// A Unix stream socket.
+    Unix {
+        /// The socket file. A stale one is replaced, a live one is an error.
+        path: PathBuf,
+        /// Permission bits of the socket file; `None` leaves the umask's.
+        mode: Option<u32>,
+    },
+}
+
+/// A certificate chain and its key, both PEM. The names it answers to are read from the certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Certificate {
+    /// PEM, leaf first.
+    pub cert: PathBuf,
+    /// PEM: PKCS#8, SEC1 or PKCS#1.
+    pub key: PathBuf,
+}
+
+/// What a client may send to a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Open connections; more wait in the kernel's queue. Default 20,000.
+    pub connections: usize,
+    /// Bytes of a request's head: request line and fields. Default 32 KiB; answered with 431, or 414 for the target.
+    pub header_bytes: usize,
+    /// Fields of a request. Default 100; answered with 431.
+    pub header_count: usize,
+    /// Bytes of a request body. Default 1 GiB; answered with 413.
+    pub body_bytes: u64,
+    /// Concurrent streams of an HTTP/2 connection. Default 128.
+    pub streams: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            connections: 20_000,
+            header_bytes: 32 << 10,
+            header_count: 100,
+            body_bytes: 1 << 30,
+            streams: 128,
+        }
+    }
+}
+
+/// How long a client may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientTimeouts {
+    /// The TLS handshake. Default 10 s.
+    pub tls: Duration,
+    /// From the first byte of a head to its last. Default 10 s; answered with 408.
+    pub head: Duration,
+    /// Between two reads of a body that made progress. Default 30 s; answered with 408.
+    pub body: Duration,
+    /// Between requests on a kept-alive connection, and before the first. Default 75 s; closed silently.
+    pub idle: Duration,
+    /// Between two writes that made progress. Default 30 s; the connection or stream is reset.
+    pub write: Duration,
+}
+
+impl Default for ClientTimeouts {
+    fn default() -> Self {
+        ClientTimeouts {
+            tls: Duration::from_secs(10),
+            head: Duration::from_secs(10),
+            body: Duration::from_secs(30),
+            idle: Duration::from_secs(75),
+            write: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A group of servers that answer the same requests.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Upstream {
+    /// Its name in the site file, in metrics and in the actor tree.
+    pub name: Arc<str>,
+    /// At least one; addresses are unique.
+    pub servers: Vec<Server>,
+    /// How a server is chosen.
+    pub balance: Balance,
+    /// Active checks; `None` is none.
+    pub health: Option<Health>,
+    /// Passive ejection; `None` is off. Default on.
+    pub ejection: Option<Ejection>,
+    /// How long a server may take.
+    pub timeouts: UpstreamTimeouts,
+    /// Idle connections that are kept.
+    pub keep_alive: KeepAlive,
+    /// Further tries of a request that is provably unsent (another server first). Default 2.
+    pub retries: u32,
+}
+
+/// One server of an upstream.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Server {
+    /// Where it listens.
+    pub address: Address,
+    /// Its share under either balance. Default 1.
+    pub weight: NonZeroU32,
+}
+
+/// Where a server listens. Displays as in the site file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Address {
+    /// A literal address and port.
+    Tcp(SocketAddr),
+    /// A host name and port, resolved at each connect.
+    Name(Arc<str>, u16),
+    /// A Unix stream socket, `unix:/path`.
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Address::Tcp(address) => address.fmt(f),
+            Address::Name(host, port) => write!(f, "{host}:{port}"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// How a server is chosen among the eligible.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Balance {
+    /// Smooth weighted round robin.
+    #[default]
+    RoundRobin,
+    /// Fewest requests in flight per weight.
+    LeastConnections,
+}
+
+/// Active health checks: `GET path` over a connection of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// Origin-form target, begins with `/`.
+    pub path: String,
+    /// `Host` of the check; `None` is the server's address.
+    pub host: Option<String>,
+    /// Between two checks of one server. Default 5 s.
+    pub interval: Duration,
+    /// For one check. Default 2 s.
+    pub timeout: Duration,
+    /// Successes in a row that make a server healthy. Default 1.
+    pub healthy_after: NonZeroU32,
+    /// Failures in a row that make a server unhealthy. Default 2.
+    pub unhealthy_after: NonZeroU32,
+    /// Inclusive range of statuses that count as success. Default 200 to 399.
+    pub statuses: (u16, u16),
+}
+
+/// Passive ejection: a server that fails this often in a row is left out for a while.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ejection {
+    /// Failures in a row (connect, first byte, broken answer). Default 5.
+    pub failures: NonZeroU32,
+    /// How long it is left out; never all servers of an upstream at once. Default 10 s.
+    pub duration: Duration,
+}
+
+impl Default for Ejection {
+    fn default() -> Self {
+        Ejection {
+            failures: NonZeroU32::new(5).unwrap_or(NonZeroU32::MIN),
+            duration: Duration::from_secs(10),
+        }
+    }
+}
+
+/// How long a server may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpstreamTimeouts {
+    /// To connect. Default 3 s; 504 when no other server is left.
+    pub connect: Duration,
+    /// From the sent request to the first byte of the answer. Default 60 s; answered with 504.
+    pub first_byte: Duration,
+    /// Between two reads or writes of a body that made progress. Default 60 s; the answer is cut.
+    pub idle: Duration,
+}
+
+impl Default for UpstreamTimeouts {
+    fn default() -> Self {
+        UpstreamTimeouts {
+            connect: Duration::from_secs(3),
+            first_byte: Duration::from_secs(60),
+            idle: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Idle connections to each server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// Kept per server; 0 closes after each answer. Default 64.
+    pub max_idle: usize,
+    /// An idle connection is closed after this. Default 60 s.
+    pub timeout: Duration,
+}
+
+impl Default for KeepAlive {
+    fn default() -> Self {
+        KeepAlive { max_idle: 64, timeout: Duration::from_secs(60) }
+    }
+}
+
+/// One route. The most specific wins: a listener's own routes before those of all, then exact host over wildcard over
+/// none, then an exact path over a prefix, then the longest prefix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Route {
+    /// Only requests of these listeners; empty is all.
+    pub listeners: Vec<Arc<str>>,
+    /// Only requests to this host.
+    pub host: Option<HostPattern>,
+    /// Only requests to this path.
+    pub path: PathPattern,
+    /// What answers.
+    pub to: Target,
+    /// Bytes of a request body, in place of the listener's limit.
+    pub max_body: Option<u64>,
+    /// Fields set on every answer of this route.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Route {
+    /// How the route is named in metrics, logs and events: host and path as in the site file, `*` for any host.
+    pub fn label(&self) -> String {
+        match &self.host {
+            Some(host) => format!("{host}{}", self.path),
+            None => self.path.to_string(),
+        }
+    }
+}
+
+/// A host to match, lower case, without a port or a final dot.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum HostPattern {
+    /// This name or IP literal.
+    Exact(String),
+    /// `*.example.org`: any name with at least one label before `.example.org`; holds `.example.org`.
+    Wildcard(String),
+}
+
+impl std::fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            HostPattern::Exact(name) => f.write_str(name),
+            HostPattern::Wildcard(suffix) => write!(f, "*{suffix}"),
+        }
+    }
+}
+
+/// A path to match against the decoded, normalised path. Both begin with `/`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PathPattern {
+    /// Written without a final `/`: this path alone.
+    Exact(String),
+    /// Written with a final `/`: this path and all beneath it.
+    Prefix(String),
+}
+
+impl std::fmt::Display for PathPattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PathPattern::Exact(path) | PathPattern::Prefix(path) => f.write_str(path),
+        }
+    }
+}
+
+/// What answers the requests of a route.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Target {
+    /// A fixed answer.
+    Respond(Respond),
+    /// A redirect.
+    Redirect(Redirect),
+    /// Files.
+    Static(Static),
+    /// Requests forwarded to an upstream.
+    Proxy(Proxy),
+    /// A handler that the embedding program has registered by this name.
+    Handler(Arc<str>),
+}
+
+/// A fixed answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Respond {
+    /// A final status, 200 to 599.
+    pub status: StatusCode,
+    /// The content; `text/plain; charset=utf-8` unless the route's headers say otherwise.
+    pub body: String,
+}
+
+/// A redirect.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Redirect {
+    /// 301, 302, 303, 307 or 308.
+    pub status: StatusCode,
+    /// The `Location`, with variables.
+    pub location: Vec<Segment>,
+}
+
+/// A piece of a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Segment {
+    /// Literal text.
+    Text(String),
+    /// A value of the request.
+    Variable(Variable),
+}
+
+/// A value of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variable {
+    /// `{uri}`: path and query, normalised, never beginning with `//`.
+    Uri,
+    /// `{path}`: the path alone.
+    Path,
+    /// `{query}`: the query without `?`, empty where there is none.
+    Query,
+    /// `{host}`: the request's host without a port.
+    Host,
+}
+
+/// Files beneath a root. A prefix route's own path is taken off first: with `path: "/docs/"`, `/docs/a` is `root/a`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Static {
+    /// The directory; nothing outside of it is ever opened.
+    pub root: PathBuf,
+    /// Served for a directory, the first that exists. Default `["index.html"]`.
+    pub index: Vec<String>,
+    /// Siblings tried in the client's order of preference, this order where it has none.
+    pub precompressed: Vec<Encoding>,
+    /// `Cache-Control` of files, if any.
+    pub cache_control: Option<HeaderValue>,
+}
+
+/// A content coding with the file suffix of its precompressed sibling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// `br`, `.br`
+    Br,
+    /// `zstd`, `.zst`
+    Zstd,
+    /// `gzip`, `.gz`
+    Gzip,
+}
+
+/// Requests forwarded to an upstream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Proxy {
+    /// The name of an upstream that exists.
+    pub upstream: Arc<str>,
+    /// Take the route's prefix off the path (leaving a `/`). Default false.
+    pub strip_prefix: bool,
+    /// Send the client's `Host`; false sends the server's address. Default true.
+    pub preserve_host: bool,
+}

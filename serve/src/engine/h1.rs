@@ -1,0 +1,32 @@
+//! HTTP/1.1.
+use crate::RequestBodyError;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use http_body::{Frame, SizeHint};
+use std::task::{Context, Poll};
+/// Reads a request's body.
+#[derive(Debug)]
+pub struct BodyReader;
+impl BodyReader {
+    pub(crate) fn poll_frame(
+        &mut self,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
+        todo!()
+    }
+    pub(crate) fn is_end_stream(&self) -> bool {
+        todo!()
+    }
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        todo!()
+    }
+}
+/// Queues interim answers.
+#[derive(Clone, Debug)]
+pub struct InformationalSender;
+impl InformationalSender {
+    /// See [`crate::exchange::Informational::send`].
+    pub fn send(&self, _status: StatusCode, _headers: HeaderMap) {
+        todo!()
+    }
+}

@@ -1,0 +1,118 @@
+//! One request on its way to an answer, and the connection that it came by.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http::{HeaderMap, Request, StatusCode};
+use tokio::time::Instant;
+
+use crate::engine::h1;
+use crate::metrics::{RouteMetrics, ServerMetrics};
+use crate::{Outcome, RequestBody};
+
+/// One request: what the engine read, and what is noted about it on its way.
+#[derive(Debug)]
+pub struct Exchange {
+    /// Head and body. The URI is as received (origin-form, absolute-form, or from h2's pseudo-header fields).
+    pub request: Request<RequestBody>,
+    /// The connection it came by.
+    pub connection: Arc<ConnectionInfo>,
+    /// Sends interim answers, where the engine can.
+    pub informational: Informational,
+    /// What ledger, metrics and log need to know.
+    pub record: Record,
+}
+
+/// What is noted about a request on its way.
+#[derive(Debug)]
+pub struct Record {
+    /// When the first byte of the head was read.
+    pub started: Instant,
+    /// The outcome, where it is not [`Outcome::Answered`] even though an answer is sent in full: a handler sets
+    /// `UpstreamFailed` with its 502 or 504, `Shed` with its 503, `Rejected` with a 4xx for a bad request or limit.
+    pub outcome: Option<Outcome>,
+    /// The route that was taken; its handles count the request when it has ended.
+    pub route: Option<Arc<RouteMetrics>>,
+    /// The upstream server that answered last.
+    pub server: Option<Arc<ServerMetrics>>,
+    /// What the access log says of the request; filled only where there is a log.
+    pub log: Option<Box<crate::access_log::Entry>>,
+}
+
+impl Record {
+    /// A record of a request whose first byte was read at `started`.
+    pub fn new(started: Instant) -> Self {
+        Record { started, outcome: None, route: None, server: None, log: None }
+    }
+}
+
+/// A connection's unchanging facts.
+#[derive(Debug)]
+pub struct ConnectionInfo {
+    /// Unique in the process.
+    pub id: u64,
+    /// The listener's name.
+    pub listener: Arc<str>,
+    /// The listener's number: small, dense, stable for its name while the process lives. Indexes metric handles.
+    pub listener_index: usize,
+    /// The client.
+    pub peer: Peer,
+    /// The local address; `None` on a Unix socket.
+    pub local: Option<SocketAddr>,
+    /// `Some` over TLS.
+    pub tls: Option<TlsInfo>,
+}
+
+impl ConnectionInfo {
+    /// `https` over TLS, else `http`.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+}
+
+/// What the TLS handshake has settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsInfo {
+    /// The server name the client asked for.
+    pub server_name: Option<Arc<str>>,
+    /// `TLSv1.2` or `TLSv1.3`.
+    pub version: &'static str,
+    /// Whether h2 was chosen.
+    pub alpn_h2: bool,
+}
+
+/// A client's address. Displays as the IP address (IPv4-mapped ones as IPv4), or `unix`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A TCP peer.
+    Tcp(SocketAddr),
+    /// A Unix socket's peer.
+    Unix,
+}
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Peer::Tcp(address) => address.ip().to_canonical().fmt(f),
+            Peer::Unix => f.write_str("unix"),
+        }
+    }
+}
+
+/// Sends 1xx answers before the final one.
+#[derive(Clone, Debug)]
+pub enum Informational {
+    /// The engine or the protocol version has none (HTTP/1.0).
+    Unsupported,
+    /// HTTP/1.1.
+    H1(h1::InformationalSender),
+}
+
+impl Informational {
+    /// Queues an interim answer (100 to 199 but 101). Ignored where unsupported or once the final answer has begun.
+    pub fn send(&self, status: StatusCode, headers: HeaderMap) {
+        if let Informational::H1(sender) = self {
+            sender.send(status, headers);
+        }
+    }
+}

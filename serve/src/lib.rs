@@ -1,0 +1,33 @@
+//! The data path: what is answered, and how. The tables, and the code that a request runs through.
+//!
+//! A request goes downwards: [`engine`] (bytes to an [`Exchange`]) → [`Site`] (route) → one of [`respond`], [`files`],
+//! [`proxy`] (through [`upstream`]) or a [`handler`] → [`ledger`], [`metrics`], [`access_log`].
+//! Nothing here knows that actors exist: they hold these tables by `Arc`, and decide.
+
+#![forbid(unsafe_code)]
+
+pub mod access_log;
+pub mod application;
+pub mod body;
+pub mod engine;
+pub mod epoch;
+pub mod exchange;
+pub mod files;
+pub mod handler;
+pub mod ledger;
+pub mod metrics;
+pub mod net;
+pub mod proxy;
+pub mod random;
+pub mod respond;
+pub mod router;
+pub mod site;
+pub mod sockets;
+pub mod tls;
+pub mod upstream;
+
+pub use application::Application;
+pub use body::{Body, BodyError, RequestBody, RequestBodyError};
+pub use exchange::{ConnectionInfo, Exchange};
+pub use ledger::{Ledger, Outcome};
+pub use site::Site;

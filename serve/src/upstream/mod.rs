@@ -1,0 +1,1 @@
+//! The upstream table: servers, their state, their idle connections.
