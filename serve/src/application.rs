@@ -25,6 +25,10 @@ pub trait Application: Send + Sync + 'static {
 
     /// A handler or a body has panicked, with this message.
     fn panicked(&self, connection: &ConnectionInfo, message: &str);
+
+    /// A TLS handshake has failed or was too slow, for this reason; no request was read. Most are scanners' and nobody's
+    /// fault, so that this is for counting.
+    fn handshake_failed(&self, _connection: &ConnectionInfo, _reason: &str) {}
 }
 
 /// How a request ended.

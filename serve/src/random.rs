@@ -18,6 +18,7 @@ impl Random {
     }
 
     /// Seeded by the operating system.
+    #[allow(clippy::disallowed_methods)]
     pub fn from_os() -> Self {
         Self::seeded(rand::random())
     }

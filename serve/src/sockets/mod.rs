@@ -1,0 +1,281 @@
+//! The socket table: listening sockets and what was accepted from them, outliving every acceptor and every reload that
+//! does not concern them.
+
+mod connections;
+mod handoff;
+mod prepare;
+mod socket;
+
+pub use connections::{Connections, Lease};
+pub use handoff::{Accepted, TicketId};
+pub use prepare::{BindError, BindErrorKind, Changes, Prepared};
+pub use socket::{AcceptError, Counts, Socket};
+
+use std::sync::Arc;
+
+use dashmap::DashMap;
+use parking_lot::Mutex;
+
+/// All sockets of a site, by the listener's name.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    table: DashMap<Arc<str>, Arc<Socket>>,
+    /// Every name that was ever seen; its place is its number.
+    names: Mutex<Vec<Arc<str>>>,
+}
+
+impl Sockets {
+    /// The socket of a listener that runs.
+    pub fn socket(&self, name: &str) -> Option<Arc<Socket>> {
+        self.table.get(name).map(|socket| socket.clone())
+    }
+
+    /// All sockets, ordered by their number.
+    pub fn all(&self) -> Vec<Arc<Socket>> {
+        let mut all: Vec<_> = self.table.iter().map(|entry| entry.value().clone()).collect();
+        all.sort_by_key(|socket| socket.index());
+        all
+    }
+
+    /// The number of a listener's name: small, dense, given at the first call and never to another name while the
+    /// process lives.
+    pub fn index(&self, name: &Arc<str>) -> usize {
+        let mut names = self.names.lock();
+        names.iter().position(|known| known == name).unwrap_or_else(|| {
+            names.push(name.clone());
+            names.len() - 1
+        })
+    }
+
+    /// Stops all accepting: every [`Socket::accept`] takes what the kernel has ready, and then says
+    /// [`AcceptError::Closed`].
+    pub fn close(&self) {
+        for socket in self.all() {
+            socket.close();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+    use playhouse_config::model::{self, Address, Bind};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::net::Connector;
+    use crate::tls::Certificates;
+
+    fn tcp(name: &str) -> model::Listener {
+        model::Listener {
+            name: name.into(),
+            bind: Bind::Tcp { address: "127.0.0.1:0".parse().unwrap(), only_v6: false },
+            tls: Vec::new(),
+            http2: true,
+            limits: model::Limits::default(),
+            timeouts: model::ClientTimeouts::default(),
+        }
+    }
+
+    fn apply(sockets: &Sockets, listeners: &[model::Listener]) -> Changes {
+        sockets.commit(sockets.prepare(listeners, &Certificates::default()).unwrap())
+    }
+
+    fn names(sockets: &[Arc<Socket>]) -> Vec<String> {
+        sockets.iter().map(|socket| socket.name().to_string()).collect()
+    }
+
+    fn address(socket: &Socket) -> Address {
+        Address::Tcp(socket.listener().local().unwrap())
+    }
+
+    /// Clients that each wait for one byte; counts those that got it.
+    fn clients(count: usize, to: &Address) -> Arc<AtomicUsize> {
+        let served = Arc::new(AtomicUsize::new(0));
+        for _ in 0..count {
+            let (served, to) = (served.clone(), to.clone());
+            tokio::spawn(async move {
+                let mut stream = Connector::connect(&to).await.unwrap();
+                stream.read_u8().await.unwrap();
+                served.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        served
+    }
+
+    #[tokio::test]
+    async fn an_accept_that_is_dropped_at_any_poll_loses_nobody() {
+        let sockets = Sockets::default();
+        let socket = apply(&sockets, &[tcp("http")]).added.remove(0);
+        const CLIENTS: usize = 300;
+        let served = clients(CLIENTS, &address(&socket));
+        let mut polls = 0;
+        while served.load(Ordering::Relaxed) < CLIENTS {
+            // An acceptor that is killed after one to three polls, whatever came of them: its ticket dies with it.
+            {
+                let mut accept = std::pin::pin!(socket.accept());
+                polls += 1;
+                for _ in 0..=polls % 3 {
+                    if futures_util::poll!(accept.as_mut()).is_ready() {
+                        break;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            }
+            if polls % 7 == 0 {
+                for ticket in socket.waiting() {
+                    let mut accepted = socket.take(ticket).unwrap();
+                    accepted.stream.write_u8(1).await.unwrap();
+                    assert!(socket.take(ticket).is_none());
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+        let counts = socket.counts();
+        assert_eq!((counts.accepted, counts.handed), (CLIENTS as u64, CLIENTS as u64));
+        assert_eq!((counts.waiting, counts.open, counts.errors), (0, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn two_acceptors_at_once_take_every_stream_once() {
+        let sockets = Sockets::default();
+        let socket = apply(&sockets, &[tcp("http")]).added.remove(0);
+        const CLIENTS: usize = 100;
+        let served = clients(CLIENTS, &address(&socket));
+        let accept_all = async || {
+            while served.load(Ordering::Relaxed) < CLIENTS {
+                tokio::select! {
+                    ticket = socket.accept() => {
+                        let mut accepted = socket.take(ticket.unwrap()).unwrap();
+                        accepted.stream.write_u8(1).await.unwrap();
+                    }
+                    () = tokio::task::yield_now() => {}
+                }
+            }
+        };
+        futures_util::future::join(accept_all(), accept_all()).await;
+        assert_eq!(socket.counts().handed, CLIENTS as u64);
+    }
+
+    #[tokio::test]
+    async fn at_the_connection_limit_clients_wait_in_the_kernel() {
+        let sockets = Sockets::default();
+        let mut listener = tcp("http");
+        listener.limits.connections = 1;
+        let socket = apply(&sockets, &[listener.clone()]).added.remove(0);
+        let _first = Connector::connect(&address(&socket)).await.unwrap();
+        let _second = Connector::connect(&address(&socket)).await.unwrap();
+        let ticket = socket.accept().await.unwrap();
+        let first = socket.take(ticket).unwrap();
+        let mut accept = std::pin::pin!(socket.accept());
+        assert!(futures_util::poll!(accept.as_mut()).is_pending());
+        assert_eq!(socket.connections().open(), 1);
+        drop(first);
+        let ticket = accept.await.unwrap();
+        let _second_accepted = socket.take(ticket).unwrap();
+
+        let _third = Connector::connect(&address(&socket)).await.unwrap();
+        let mut accept = std::pin::pin!(socket.accept());
+        assert!(futures_util::poll!(accept.as_mut()).is_pending());
+        listener.limits.connections = 2;
+        assert_eq!(names(&apply(&sockets, &[listener]).changed), ["http"]);
+        accept.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_reload_touches_only_what_changed() {
+        let sockets = Sockets::default();
+        let (one, mut two) = (tcp("one"), tcp("two"));
+        apply(&sockets, &[one.clone(), two.clone()]);
+        let before = sockets.socket("one").unwrap();
+        two.limits.body_bytes = 1;
+        let changes = apply(&sockets, &[one.clone(), two, tcp("three")]);
+        assert_eq!(names(&changes.added), ["three"]);
+        assert_eq!(names(&changes.changed), ["two"]);
+        assert!(changes.removed.is_empty());
+        assert!(Arc::ptr_eq(&before, &sockets.socket("one").unwrap()));
+
+        let changes = apply(&sockets, &[one]);
+        assert_eq!(names(&changes.removed), ["two", "three"]);
+        assert!(changes.removed.iter().all(|socket| socket.is_closed()));
+        assert_eq!(sockets.index(&"three".into()), 2);
+    }
+
+    #[tokio::test]
+    async fn a_renamed_listener_goes_on_with_its_socket() {
+        let sockets = Sockets::default();
+        let mut listener = tcp("old");
+        // A port of its own, so that the address is the same and not only "any".
+        let free = crate::net::Listener::bind(&listener.bind, 1).unwrap().local().unwrap();
+        listener.bind = Bind::Tcp { address: free, only_v6: false };
+        let old = apply(&sockets, &[listener.clone()]).added.remove(0);
+        let _client = Connector::connect(&address(&old)).await.unwrap();
+        listener.name = "new".into();
+        let changes = apply(&sockets, &[listener]);
+        assert_eq!(
+            (names(&changes.removed), names(&changes.added)),
+            (vec!["old".into()], vec!["new".into()])
+        );
+        let new = &changes.added[0];
+        assert!(Arc::ptr_eq(old.listener(), new.listener()));
+        new.accept().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_bad_listener_leaves_everything_as_it_was() {
+        let sockets = Sockets::default();
+        let running = apply(&sockets, &[tcp("running")]).added.remove(0);
+        let taken = Bind::Tcp { address: running.listener().local().unwrap(), only_v6: false };
+        let bad = model::Listener { bind: taken, ..tcp("bad") };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("good.sock");
+        let good = model::Listener { bind: Bind::Unix { path: path.clone(), mode: None }, ..tcp("good") };
+        let worse = model::Listener {
+            bind: Bind::Unix { path: dir.path().join("no/such/dir"), mode: None },
+            ..tcp("worse")
+        };
+        let errors =
+            sockets.prepare(&[tcp("running"), bad, good, worse], &Certificates::default()).unwrap_err();
+        assert_eq!(errors.iter().map(|error| &*error.listener).collect::<Vec<_>>(), ["bad", "worse"]);
+        assert!(!path.exists());
+        assert!(!running.is_closed());
+        assert_eq!(sockets.all().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_closed_socket_first_accepts_what_the_kernel_has_ready() {
+        let sockets = Sockets::default();
+        let socket = apply(&sockets, &[tcp("http")]).added.remove(0);
+        let _first = Connector::connect(&address(&socket)).await.unwrap();
+        let _second = Connector::connect(&address(&socket)).await.unwrap();
+        socket.accept().await.unwrap();
+        sockets.close();
+        socket.accept().await.unwrap();
+        assert!(matches!(socket.accept().await, Err(AcceptError::Closed)));
+        assert_eq!(socket.waiting().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn closing_ends_an_accept_that_waits() {
+        let sockets = Sockets::default();
+        let socket = apply(&sockets, &[tcp("http")]).added.remove(0);
+        let mut accept = std::pin::pin!(socket.accept());
+        assert!(accept.as_mut().now_or_never().is_none());
+        socket.close();
+        assert!(matches!(accept.await, Err(AcceptError::Closed)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_nobody_takes_becomes_overdue() {
+        let sockets = Sockets::default();
+        let socket = apply(&sockets, &[tcp("http")]).added.remove(0);
+        let _client = Connector::connect(&address(&socket)).await.unwrap();
+        let ticket = socket.accept().await.unwrap();
+        assert!(socket.overdue(Duration::from_secs(1)).is_empty());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(socket.overdue(Duration::from_secs(1)), [ticket]);
+    }
+}

@@ -1,0 +1,239 @@
+//! One listening socket with its hand-off queue.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use futures_util::FutureExt;
+use playhouse_config::model::Bind;
+use tokio::sync::Notify;
+
+use super::handoff::{CAPACITY, Handoff};
+use super::{Accepted, Connections, TicketId};
+use crate::engine::Settings;
+use crate::epoch::Owner;
+use crate::net::{self, is_exhausted};
+
+/// One listening socket: accepted streams go through its bounded hand-off queue, so that neither the end of an acceptor
+/// nor that of a connection which has not begun loses a client.
+#[derive(Debug)]
+pub struct Socket {
+    name: Arc<str>,
+    index: usize,
+    bind: Bind,
+    listener: Arc<net::Listener>,
+    /// Who may accept; each incarnation of the acceptor claims it.
+    pub owner: Owner,
+    settings: ArcSwap<Settings>,
+    handoff: Handoff,
+    connections: Arc<Connections>,
+    closed: AtomicBool,
+    closing: Notify,
+    accepted: AtomicU64,
+    handed: AtomicU64,
+    errors: AtomicU64,
+}
+
+/// Why nothing was accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum AcceptError {
+    /// The listener was removed or is draining, and everything the kernel had ready has been accepted.
+    #[error("the listener is closed")]
+    Closed,
+    /// No descriptors or memory left: wait before the next try.
+    #[error("{0}")]
+    Exhausted(io::Error),
+    /// One connection failed before it was accepted: try again at once.
+    #[error("{0}")]
+    Transient(io::Error),
+}
+
+/// What a socket has counted since it was bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Streams accepted.
+    pub accepted: u64,
+    /// Streams that their connection has taken from the hand-off queue.
+    pub handed: u64,
+    /// Errors of `accept`.
+    pub errors: u64,
+    /// Streams that wait in the hand-off queue now.
+    pub waiting: usize,
+    /// Connections open now, those that wait among them.
+    pub open: usize,
+}
+
+impl Socket {
+    pub(super) fn new(
+        name: Arc<str>,
+        index: usize,
+        bind: Bind,
+        listener: Arc<net::Listener>,
+        settings: Arc<Settings>,
+    ) -> Self {
+        Socket {
+            name,
+            index,
+            bind,
+            listener,
+            owner: Owner::default(),
+            handoff: Handoff::default(),
+            connections: Connections::new(settings.limits.connections),
+            settings: ArcSwap::new(settings),
+            closed: AtomicBool::new(false),
+            closing: Notify::new(),
+            accepted: AtomicU64::new(0),
+            handed: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+        }
+    }
+
+    /// Accepts one stream into the hand-off queue. Waits, without accepting, while the queue or the connection limit is
+    /// full.
+    ///
+    /// The accept and the push happen in one poll: a future that is dropped, at whatever point, has either accepted
+    /// nothing or left the stream in the queue, where [`Socket::waiting`] finds it.
+    ///
+    /// # Errors
+    /// See [`AcceptError`]; only `Closed` is final.
+    pub async fn accept(&self) -> Result<TicketId, AcceptError> {
+        self.room().await;
+        let accepted = if self.is_closed() {
+            // The clients that the kernel has already answered are not to be reset.
+            self.listener.accept().now_or_never().ok_or(AcceptError::Closed)?
+        } else {
+            tokio::select! {
+                biased;
+                accepted = self.listener.accept() => accepted,
+                () = self.closed() => self.listener.accept().now_or_never().ok_or(AcceptError::Closed)?,
+            }
+        };
+        // From here to the push there must be no await.
+        match accepted {
+            Ok((stream, peer)) => {
+                self.accepted.fetch_add(1, Ordering::Relaxed);
+                let local = self.listener.local_of(&stream);
+                let lease = self.connections.lease();
+                Ok(self.handoff.push(Accepted { stream, peer, local, lease }))
+            }
+            Err(error) => {
+                self.errors.fetch_add(1, Ordering::Relaxed);
+                Err(if is_exhausted(&error) {
+                    AcceptError::Exhausted(error)
+                } else {
+                    AcceptError::Transient(error)
+                })
+            }
+        }
+    }
+
+    /// Takes an accepted stream; `None` when it has been taken already.
+    pub fn take(&self, ticket: TicketId) -> Option<Accepted> {
+        let accepted = self.handoff.take(ticket)?;
+        self.handed.fetch_add(1, Ordering::Relaxed);
+        self.connections.freed().notify_waiters();
+        Some(accepted)
+    }
+
+    /// The streams that nobody has taken, oldest first: what the next incarnation of the acceptor begins with.
+    pub fn waiting(&self) -> Vec<TicketId> {
+        self.handoff.waiting(Duration::ZERO)
+    }
+
+    /// The streams that nobody has taken for at least `age`, oldest first: the connection that was to take them has
+    /// ended before it began.
+    pub fn overdue(&self, age: Duration) -> Vec<TicketId> {
+        self.handoff.waiting(age)
+    }
+
+    /// Stops accepting for good. What waits in the hand-off queue can still be taken.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.closing.notify_waiters();
+        self.connections.freed().notify_waiters();
+    }
+
+    /// Whether it was removed, or is draining.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Completes when the socket is closed.
+    pub async fn closed(&self) {
+        let closing = self.closing.notified();
+        tokio::pin!(closing);
+        closing.as_mut().enable();
+        if !self.is_closed() {
+            closing.await;
+        }
+    }
+
+    /// The listener's name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The listener's number, see [`super::Sockets::index`].
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Where it was told to listen.
+    pub fn bind(&self) -> &Bind {
+        &self.bind
+    }
+
+    /// Where it listens, a port 0 resolved; `unix:/path` for a Unix socket.
+    pub fn address(&self) -> &str {
+        self.listener.address()
+    }
+
+    /// The socket itself.
+    pub fn listener(&self) -> &Arc<net::Listener> {
+        &self.listener
+    }
+
+    /// What a connection that begins now has to keep to.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.load_full()
+    }
+
+    /// The open connections.
+    pub fn connections(&self) -> &Arc<Connections> {
+        &self.connections
+    }
+
+    /// What it has counted.
+    pub fn counts(&self) -> Counts {
+        // In this order, so that `accepted` is never less than what it led to.
+        let handed = self.handed.load(Ordering::Acquire);
+        let waiting = self.handoff.len();
+        Counts {
+            handed,
+            waiting,
+            open: self.connections.open(),
+            errors: self.errors.load(Ordering::Relaxed),
+            accepted: self.accepted.load(Ordering::Acquire),
+        }
+    }
+
+    pub(super) fn apply(&self, settings: Arc<Settings>) {
+        self.connections.set_limit(settings.limits.connections);
+        self.settings.store(settings);
+    }
+
+    /// Waits until the queue and the limit have room for one more, or the socket is closed.
+    async fn room(&self) {
+        loop {
+            let freed = self.connections.freed().notified();
+            tokio::pin!(freed);
+            freed.as_mut().enable();
+            if self.handoff.len() < CAPACITY && (self.connections.has_room() || self.is_closed()) {
+                return;
+            }
+            freed.await;
+        }
+    }
+}
