@@ -1,0 +1,508 @@
+//! A seat: a place in the tree that outlives its occupants.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::task::AtomicWaker;
+use indexmap::IndexMap;
+use parking_lot::Mutex;
+use ractor::ActorCell;
+use tokio::sync::{Notify, oneshot};
+
+use super::actor::{Actor, Envelope};
+use super::fault::Fault;
+use super::tree::Shared;
+
+/// A place in the tree: a name, the current incarnation, and what is known of all incarnations. Who wants something
+/// of an actor holds its seat.
+pub struct Seat {
+    id: u64,
+    name: Box<str>,
+    kind: &'static str,
+    parent: Weak<Seat>,
+    shared: Arc<Shared>,
+    occupant: Mutex<Option<ActorCell>>,
+    occupied: AtomicBool,
+    changed: Notify,
+    epoch: AtomicU64,
+    state: AtomicU8,
+    since_ms: AtomicU64,
+    last_cause: Mutex<Option<Box<str>>>,
+    mailbox: AtomicUsize,
+    busy: AtomicBool,
+    progress_ms: AtomicU64,
+    stall_after_ms: AtomicU64,
+    signals: AtomicU8,
+    stall_ms: AtomicU64,
+    waker: AtomicWaker,
+    by_operator: AtomicBool,
+    children: Mutex<IndexMap<Box<str>, Arc<Seat>>>,
+}
+
+/// What the occupant of a seat is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SeatState {
+    /// Never occupied, or started and not yet complete.
+    Starting,
+    /// Alive, and all of its children have been started.
+    Running,
+    /// Asked to stop.
+    Stopping,
+    /// Empty until its supervisor's backoff has passed.
+    Restarting,
+    /// Empty, and nobody will fill it.
+    Stopped,
+}
+
+impl Seat {
+    pub(super) fn new(name: &str, kind: &'static str, parent: Weak<Seat>, shared: Arc<Shared>) -> Arc<Self> {
+        Arc::new(Seat {
+            id: shared.next_seat_id(),
+            name: name.into(),
+            kind,
+            parent,
+            shared,
+            occupant: Mutex::new(None),
+            occupied: AtomicBool::new(false),
+            changed: Notify::new(),
+            epoch: AtomicU64::new(0),
+            state: AtomicU8::new(SeatState::Starting as u8),
+            since_ms: AtomicU64::new(0),
+            last_cause: Mutex::new(None),
+            mailbox: AtomicUsize::new(0),
+            busy: AtomicBool::new(false),
+            progress_ms: AtomicU64::new(0),
+            stall_after_ms: AtomicU64::new(0),
+            signals: AtomicU8::new(0),
+            stall_ms: AtomicU64::new(0),
+            waker: AtomicWaker::new(),
+            by_operator: AtomicBool::new(false),
+            children: Mutex::new(IndexMap::new()),
+        })
+    }
+
+    /// The seat of this name beneath this one, made where there is none. A supervisor's new incarnation finds the
+    /// seats of the old one, and so their counts.
+    pub fn child(self: &Arc<Self>, name: &str, kind: &'static str) -> Arc<Seat> {
+        let mut children = self.children.lock();
+        if let Some(child) = children.get(name) {
+            return child.clone();
+        }
+        let child = Seat::new(name, kind, Arc::downgrade(self), self.shared.clone());
+        children.insert(name.into(), child.clone());
+        child
+    }
+
+    /// Takes the seat of a child away. Order among many siblings of one kind does not matter to anyone, so that
+    /// this is cheap for a connection.
+    pub(crate) fn forget_child(&self, name: &str) {
+        let mut children = self.children.lock();
+        let few = children.len() <= 64;
+        if few {
+            children.shift_remove(name)
+        } else {
+            children.swap_remove(name)
+        };
+    }
+
+    /// The name, unique among its siblings.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What kind of actor sits here.
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// Unique in the process.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The names from the root, joined by `/`.
+    pub fn path(&self) -> String {
+        match self.parent.upgrade() {
+            Some(parent) => format!("{}/{}", parent.path(), self.name),
+            None => self.name.to_string(),
+        }
+    }
+
+    /// Counts the incarnations: 0 before the first, then one more with each.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// How often the seat was filled again.
+    pub fn restarts(&self) -> u64 {
+        self.epoch().saturating_sub(1)
+    }
+
+    /// Why the last incarnation ended.
+    pub fn last_cause(&self) -> Option<String> {
+        self.last_cause.lock().as_deref().map(str::to_owned)
+    }
+
+    /// What the occupant is doing.
+    pub fn state(&self) -> SeatState {
+        match self.state.load(Ordering::Acquire) {
+            1 => SeatState::Running,
+            2 => SeatState::Stopping,
+            3 => SeatState::Restarting,
+            4 => SeatState::Stopped,
+            _ => SeatState::Starting,
+        }
+    }
+
+    /// Messages sent and not yet begun.
+    pub fn mailbox(&self) -> usize {
+        self.mailbox.load(Ordering::Relaxed)
+    }
+
+    /// How long the current incarnation has lived, or the seat has been empty.
+    pub fn age(&self) -> Duration {
+        Duration::from_millis(self.shared.now_ms().saturating_sub(self.since_ms.load(Ordering::Relaxed)))
+    }
+
+    /// The seats beneath this one.
+    pub fn children(&self) -> Vec<Arc<Seat>> {
+        self.children.lock().values().cloned().collect()
+    }
+
+    /// How many seats are beneath this one.
+    pub fn child_count(&self) -> usize {
+        self.children.lock().len()
+    }
+
+    /// The seat of this name beneath this one.
+    pub fn find_child(&self, name: &str) -> Option<Arc<Seat>> {
+        self.children.lock().get(name).cloned()
+    }
+
+    /// Whether an incarnation is alive: from before its start until all that it held has been dropped.
+    pub fn is_occupied(&self) -> bool {
+        self.occupied.load(Ordering::Acquire)
+    }
+
+    /// Waits until no incarnation is alive.
+    pub async fn vacated(&self) {
+        self.until(|seat| !seat.is_occupied()).await;
+    }
+
+    /// Waits for a state.
+    pub async fn reached(&self, state: SeatState) {
+        self.until(|seat| seat.state() == state).await;
+    }
+
+    /// Waits for a change of the seat that makes `condition` hold.
+    pub async fn until(&self, condition: impl Fn(&Seat) -> bool) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if condition(self) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Sends a message to the current incarnation.
+    pub fn send<A: Actor>(&self, message: A::Message) -> Result<(), Unavailable> {
+        debug_assert_eq!(self.kind, A::KIND, "a message for another kind of actor");
+        self.post(Envelope::Message(Box::new(message)))
+    }
+
+    /// Sends a message and waits for its answer. Sent again when the incarnation ends without one, so the message must
+    /// be idempotent; gives up after `deadline`.
+    pub async fn ask<A: Actor, R: Send>(
+        &self,
+        deadline: Duration,
+        mut message: impl FnMut(oneshot::Sender<R>) -> A::Message,
+    ) -> Result<R, AskError> {
+        let asking = async {
+            loop {
+                let epoch = self.epoch();
+                let (sender, answer) = oneshot::channel();
+                if self.send::<A>(message(sender)).is_ok()
+                    && let Ok(answer) = answer.await
+                {
+                    return answer;
+                }
+                self.until(|seat| seat.epoch() > epoch).await;
+            }
+        };
+        tokio::time::timeout(deadline, asking).await.map_err(|_| AskError)
+    }
+
+    /// Puts a fault into the current incarnation. What follows is counted and shown, but uses up neither intensity
+    /// nor backoff.
+    pub fn inject(&self, fault: Fault) -> Result<(), Unavailable> {
+        let occupant = self.occupant().ok_or(Unavailable)?;
+        self.shared.events().emit(
+            super::EventKind::Fault,
+            self.path(),
+            format!("{fault} asked for by an operator"),
+        );
+        match fault {
+            Fault::Kill => {
+                self.by_operator.store(true, Ordering::Release);
+                occupant.kill();
+                Ok(())
+            }
+            Fault::Stop => {
+                self.by_operator.store(true, Ordering::Release);
+                self.request_stop();
+                Ok(())
+            }
+            Fault::Panic => {
+                self.by_operator.store(true, Ordering::Release);
+                self.signal(PANIC);
+                self.post(Envelope::Wake)
+            }
+            Fault::Stall(duration) => {
+                self.stall_ms.store(duration.as_millis() as u64, Ordering::Relaxed);
+                self.signal(STALL | STALLED);
+                self.post(Envelope::Wake)
+            }
+        }
+    }
+
+    /// Asks the current incarnation to stop: at its mailbox, and inside a long [`Actor::run`].
+    pub fn request_stop(&self) {
+        self.set_state(SeatState::Stopping);
+        self.signal(STOP);
+        // An incarnation that is gone needs no stopping.
+        let _ = self.post(Envelope::Stop);
+    }
+
+    /// Cuts the current incarnation off.
+    pub fn kill(&self) {
+        if let Some(occupant) = self.occupant() {
+            occupant.kill();
+        }
+    }
+
+    /// Kills all that is alive beneath this seat, and waits until all of it is gone.
+    pub async fn kill_descendants(&self) {
+        let mut living = Vec::new();
+        self.collect_living(&mut living);
+        living.iter().for_each(|seat| seat.kill());
+        for seat in living {
+            seat.vacated().await;
+        }
+    }
+
+    /// A descendant is alive.
+    pub fn has_living_descendants(&self) -> bool {
+        self.children().iter().any(|child| child.is_occupied() || child.has_living_descendants())
+    }
+
+    fn collect_living(&self, living: &mut Vec<Arc<Seat>>) {
+        for child in self.children() {
+            child.collect_living(living);
+            if child.is_occupied() {
+                living.push(child);
+            }
+        }
+    }
+
+    pub(super) fn occupant(&self) -> Option<ActorCell> {
+        self.occupant.lock().clone()
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(super) fn post(&self, envelope: Envelope) -> Result<(), Unavailable> {
+        let occupant = self.occupant().ok_or(Unavailable)?;
+        self.mailbox.fetch_add(1, Ordering::Relaxed);
+        if !self.busy.load(Ordering::Relaxed) {
+            self.progress();
+        }
+        self.shared.count_message();
+        occupant.send_message(envelope).map_err(|_| {
+            self.mailbox.fetch_sub(1, Ordering::Relaxed);
+            Unavailable
+        })
+    }
+
+    /// A new incarnation sits down. Refused while another is alive.
+    pub(super) fn occupy(&self, cell: ActorCell) -> bool {
+        if self.occupied.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        *self.occupant.lock() = Some(cell);
+        self.mailbox.store(0, Ordering::Relaxed);
+        self.busy.store(false, Ordering::Relaxed);
+        self.signals.store(0, Ordering::Release);
+        self.by_operator.store(false, Ordering::Release);
+        self.progress();
+        self.since_ms.store(self.shared.now_ms(), Ordering::Relaxed);
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        self.set_state(SeatState::Starting);
+        true
+    }
+
+    /// The incarnation is gone, with all that it held.
+    pub(super) fn vacate(&self) {
+        *self.occupant.lock() = None;
+        self.since_ms.store(self.shared.now_ms(), Ordering::Relaxed);
+        self.occupied.store(false, Ordering::Release);
+        self.set_state(SeatState::Stopped);
+    }
+
+    pub(super) fn set_state(&self, state: SeatState) {
+        self.state.store(state as u8, Ordering::Release);
+        self.changed.notify_waiters();
+    }
+
+    pub(super) fn set_cause(&self, cause: &str) {
+        *self.last_cause.lock() = Some(cause.into());
+    }
+
+    pub(super) fn set_stall_after(&self, deadline: Option<Duration>) {
+        let millis = deadline.map_or(0, |deadline| deadline.as_millis().max(1) as u64);
+        self.stall_after_ms.store(millis, Ordering::Relaxed);
+    }
+
+    pub(super) fn stall_after(&self) -> Option<Duration> {
+        match self.stall_after_ms.load(Ordering::Relaxed) {
+            0 => None,
+            millis => Some(Duration::from_millis(millis)),
+        }
+    }
+
+    /// How long the occupant has been without progress, when that is longer than it may be.
+    pub(super) fn stalled(&self) -> Option<Duration> {
+        let limit = self.stall_after()?;
+        let has_work = self.busy.load(Ordering::Relaxed) || self.mailbox() > 0;
+        let without = self.shared.now_ms().saturating_sub(self.progress_ms.load(Ordering::Relaxed));
+        let without = Duration::from_millis(without);
+        (has_work && self.is_occupied() && without > limit).then_some(without)
+    }
+
+    /// Whether the stall was put there by an operator.
+    pub(super) fn stall_is_injected(&self) -> bool {
+        self.signals.load(Ordering::Acquire) & STALLED != 0
+    }
+
+    pub(super) fn mark_by_operator(&self) {
+        self.by_operator.store(true, Ordering::Release);
+    }
+
+    pub(super) fn take_by_operator(&self) -> bool {
+        self.by_operator.swap(false, Ordering::AcqRel)
+    }
+
+    /// The occupant takes its next message.
+    pub(super) fn received(&self) {
+        let take = |depth: usize| depth.checked_sub(1);
+        let _ = self.mailbox.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        self.busy.store(true, Ordering::Relaxed);
+        self.progress();
+    }
+
+    /// The occupant is back at its mailbox.
+    pub(super) fn idle(&self) {
+        self.busy.store(false, Ordering::Relaxed);
+        self.progress();
+    }
+
+    pub(super) fn progress(&self) {
+        self.progress_ms.store(self.shared.now_ms(), Ordering::Relaxed);
+    }
+
+    pub(super) fn stop_requested(&self) -> bool {
+        self.signals.load(Ordering::Acquire) & STOP != 0
+    }
+
+    /// Faults that wait to be taken. Off, this costs one relaxed load.
+    pub(super) fn has_fault(&self) -> bool {
+        self.signals.load(Ordering::Relaxed) & (PANIC | STALL) != 0
+    }
+
+    pub(super) fn take_fault(&self) -> Option<Fault> {
+        let signals = self.signals.fetch_and(!(PANIC | STALL), Ordering::AcqRel);
+        if signals & PANIC != 0 {
+            return Some(Fault::Panic);
+        }
+        let millis = self.stall_ms.load(Ordering::Relaxed);
+        (signals & STALL != 0).then(|| Fault::Stall(Duration::from_millis(millis)))
+    }
+
+    pub(super) fn stall_over(&self) {
+        self.signals.fetch_and(!STALLED, Ordering::AcqRel);
+    }
+
+    pub(super) fn register(&self, waker: &std::task::Waker) {
+        self.waker.register(waker);
+    }
+
+    fn signal(&self, signal: u8) {
+        self.signals.fetch_or(signal, Ordering::AcqRel);
+        self.waker.wake();
+    }
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seat")
+            .field("path", &self.path())
+            .field("epoch", &self.epoch())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Completes when the occupant has been asked to stop. To be awaited by the occupant's own task alone.
+#[derive(Debug)]
+pub struct Drained(pub(super) Arc<Seat>);
+
+impl Future for Drained {
+    type Output = ();
+
+    // The seat's waker is the task's own: the wrapper has registered it in this same poll.
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if self.0.stop_requested() { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+/// Nobody sits there just now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no incarnation of the actor is alive")]
+pub struct Unavailable;
+
+/// No answer within the deadline, from this incarnation or the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the actor has not answered within the deadline")]
+pub struct AskError;
+
+const STOP: u8 = 1;
+const PANIC: u8 = 2;
+const STALL: u8 = 4;
+/// Set with `STALL`, and until the stall is over.
+const STALLED: u8 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_survive_the_way_through_their_number() {
+        let tree = crate::supervision::Tree::new("root", "supervisor", 1);
+        for state in [
+            SeatState::Starting,
+            SeatState::Running,
+            SeatState::Stopping,
+            SeatState::Restarting,
+            SeatState::Stopped,
+        ] {
+            tree.root().set_state(state);
+            assert_eq!(tree.root().state(), state);
+        }
+    }
+}
