@@ -1,1 +1,26 @@
-//! The upstream table: servers, their state, their idle connections.
+//! The upstream table: groups of servers, what is known of each, and their idle connections.
+//!
+//! The table outlives whoever decides about it. Requests read the published [`Snapshot`] and go on without any pool actor
+//! or health checker; what those decide carries an epoch, and is refused once a newer incarnation has claimed the table.
+//! How a request is forwarded over one of these connections is in [`crate::proxy`].
+
+#![allow(dead_code)] // What the proxy uses.
+
+mod balance;
+mod connection;
+mod group;
+mod policy;
+mod pool;
+mod probe;
+mod server;
+mod status;
+mod table;
+
+pub use balance::{Member, Snapshot};
+pub(crate) use connection::Connection;
+pub use group::Upstream;
+pub use policy::{Change, Decisions, Event};
+pub use probe::{ProbeFailure, ProbeOk};
+pub use server::{Lease, Server};
+pub use status::{ServerStatus, UpstreamStatus};
+pub use table::Upstreams;
