@@ -137,6 +137,26 @@ pub enum RequestBody {
     H2(Box<h2::BodyReader>),
 }
 
+impl RequestBody {
+    /// Sets how many bytes it may have, in place of the listener's limit; `None` leaves that. An error at once where the
+    /// length that was announced is more; else the body ends with [`RequestBodyError::TooLarge`] when it turns out to
+    /// be.
+    pub fn limit(&mut self, bytes: Option<u64>) -> Result<(), RequestBodyError> {
+        let limit = match self {
+            RequestBody::Empty => return Ok(()),
+            RequestBody::Bytes(_) => bytes,
+            RequestBody::H1(reader) => Some(reader.limit(bytes)),
+            RequestBody::H2(reader) => Some(reader.limit(bytes)),
+        };
+        match limit {
+            Some(limit) if http_body::Body::size_hint(self).lower() > limit => {
+                Err(RequestBodyError::TooLarge)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl http_body::Body for RequestBody {
     type Data = Bytes;
     type Error = RequestBodyError;

@@ -18,3 +18,27 @@ impl FileBody {
         todo!()
     }
 }
+/// Small files in memory.
+#[derive(Debug, Default)]
+pub struct FileCache;
+/// Files beneath a root.
+#[derive(Debug)]
+pub struct Static;
+impl Static {
+    /// Compiles.
+    pub fn new(
+        _config: &playhouse_config::model::Static,
+        _path: &playhouse_config::model::PathPattern,
+        _cache: &std::sync::Arc<FileCache>,
+    ) -> Self {
+        Static
+    }
+    /// Answers.
+    pub async fn answer(
+        &self,
+        _exchange: &mut crate::Exchange,
+        _path: &crate::router::NormalisedPath,
+    ) -> http::Response<crate::Body> {
+        crate::respond::error(http::StatusCode::NOT_FOUND)
+    }
+}

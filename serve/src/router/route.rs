@@ -1,0 +1,139 @@
+//! A route as requests use it: everything resolved and built once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use http::{HeaderName, HeaderValue};
+use playhouse_config::model;
+
+use super::Router;
+use crate::files::{FileCache, Static};
+use crate::handler::Handler;
+use crate::metrics::{Metrics, RouteMetrics};
+use crate::respond::{Redirect, Respond};
+use crate::sockets::Sockets;
+use crate::upstream::{Upstream, Upstreams};
+
+/// A compiled route. A request in flight keeps the one it was given, whatever a reload does.
+pub struct Route {
+    /// How it is named in metrics, logs and events.
+    pub label: Arc<str>,
+    /// The path it matches.
+    pub path: model::PathPattern,
+    /// What answers.
+    pub target: Target,
+    /// Bytes of a request body, in place of the listener's limit.
+    pub max_body: Option<u64>,
+    /// Fields set on every answer.
+    pub headers: Box<[(HeaderName, HeaderValue)]>,
+    /// Its metric handles.
+    pub metrics: Arc<RouteMetrics>,
+}
+
+/// What answers the requests of a route.
+pub enum Target {
+    /// A fixed answer.
+    Respond(Respond),
+    /// A redirect.
+    Redirect(Redirect),
+    /// Files.
+    Static(Static),
+    /// Requests forwarded to an upstream.
+    Proxy(Proxy),
+    /// A handler of the embedding program.
+    Handler(Arc<dyn Handler>),
+}
+
+/// Where requests are forwarded to.
+#[derive(Debug)]
+pub struct Proxy {
+    /// The upstream.
+    pub upstream: Arc<Upstream>,
+    /// How requests are changed on their way.
+    pub config: model::Proxy,
+}
+
+/// The tables that routes are resolved against.
+pub struct Tables<'a> {
+    /// Where metric handles come from.
+    pub metrics: &'a Metrics,
+    /// Where listeners have their numbers.
+    pub sockets: &'a Sockets,
+    /// Upstreams by name.
+    pub upstreams: &'a Upstreams,
+    /// What files are remembered in.
+    pub files: &'a Arc<FileCache>,
+    /// Handlers by the name they were registered by.
+    pub handlers: &'a HashMap<Arc<str>, Arc<dyn Handler>>,
+}
+
+/// A route names what is not there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RouteError {
+    /// No handler was registered by this name.
+    #[error("route {route}: no handler is registered by the name {handler:?}")]
+    Handler {
+        /// The route's label.
+        route: Arc<str>,
+        /// The name.
+        handler: Arc<str>,
+    },
+    /// No upstream has this name.
+    #[error("route {route}: there is no upstream {upstream:?}")]
+    Upstream {
+        /// The route's label.
+        route: Arc<str>,
+        /// The name.
+        upstream: Arc<str>,
+    },
+}
+
+impl Router<Arc<Route>> {
+    /// Compiles the routes of a site.
+    pub fn build(site: &model::Site, tables: &Tables<'_>) -> Result<Self, RouteError> {
+        let mut router = Router::default();
+        for config in &site.routes {
+            let route = Arc::new(Route::new(config, site, tables)?);
+            router.insert(&config.listeners, config.host.as_ref(), &config.path, route);
+        }
+        Ok(router)
+    }
+}
+
+impl Route {
+    fn new(config: &model::Route, site: &model::Site, tables: &Tables<'_>) -> Result<Self, RouteError> {
+        let label: Arc<str> = config.label().into();
+        let target = match &config.to {
+            model::Target::Respond(respond) => Target::Respond(Respond::new(respond)),
+            model::Target::Redirect(redirect) => Target::Redirect(Redirect::new(redirect)),
+            model::Target::Static(files) => Target::Static(Static::new(files, &config.path, tables.files)),
+            model::Target::Proxy(proxy) => match tables.upstreams.get(&proxy.upstream) {
+                Some(upstream) => Target::Proxy(Proxy { upstream, config: proxy.clone() }),
+                None => return Err(RouteError::Upstream { route: label, upstream: proxy.upstream.clone() }),
+            },
+            model::Target::Handler(name) => match tables.handlers.get(name) {
+                Some(handler) => Target::Handler(handler.clone()),
+                None => return Err(RouteError::Handler { route: label, handler: name.clone() }),
+            },
+        };
+        let all = || site.listeners.iter().map(|listener| &listener.name).collect();
+        let names: Vec<_> =
+            if config.listeners.is_empty() { all() } else { config.listeners.iter().collect() };
+        let listeners: Vec<_> =
+            names.into_iter().map(|name| (tables.sockets.index(name), name.clone())).collect();
+        Ok(Route {
+            metrics: tables.metrics.route(&label, &listeners),
+            label,
+            path: config.path.clone(),
+            target,
+            max_body: config.max_body,
+            headers: config.headers.clone().into(),
+        })
+    }
+}
+
+impl std::fmt::Debug for Route {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Route").field("label", &self.label).finish_non_exhaustive()
+    }
+}
