@@ -1,0 +1,373 @@
+//! The table of certificates, which outlives the actor that watches their files.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+use playhouse_config::model;
+use rustls::ServerConfig;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+
+use super::names::{Names, Resolver};
+use super::pair::{Pair, Stamp, TlsError};
+use super::{ALPN_H2, ALPN_HTTP1};
+use crate::epoch::{Epoch, Owner, Stale};
+
+/// The certificates of all listeners. A configuration stays the same while its certificates change behind it.
+pub struct Certificates {
+    provider: Arc<CryptoProvider>,
+    owner: Owner,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    pairs: HashMap<model::Certificate, Loaded>,
+    listeners: Vec<Listener>,
+}
+
+/// A pair in use.
+struct Loaded {
+    pair: Arc<Pair>,
+    /// Of the files at the last attempt to read them, whether it went well or not.
+    stamp: [Option<Stamp>; 2],
+}
+
+/// A configuration in use, or one that was.
+struct Listener {
+    name: Arc<str>,
+    certificates: Vec<model::Certificate>,
+    http2: bool,
+    config: Weak<ServerConfig>,
+    resolver: Weak<Resolver>,
+}
+
+/// What became of changed files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Handshakes from now on use the new certificate.
+    Replaced {
+        /// Its files.
+        files: model::Certificate,
+        /// When it ends.
+        not_after: Option<SystemTime>,
+    },
+    /// The new files cannot be used, the old certificate stays in use.
+    Kept {
+        /// The files.
+        files: model::Certificate,
+        /// What is wrong with them.
+        error: String,
+    },
+}
+
+impl Certificates {
+    /// The TLS configuration of a listener; `None` for cleartext. The same one as before while neither the listener's
+    /// name, its certificates nor `http2` have changed. Reads files: blocking.
+    ///
+    /// # Errors
+    /// A certificate that was never read cannot be. One that is in use is kept when its files have broken since.
+    pub fn load(&self, listener: &model::Listener) -> Result<Option<Arc<ServerConfig>>, TlsError> {
+        if listener.tls.is_empty() {
+            return Ok(None);
+        }
+        let mut state = self.state.lock();
+        // What a failed attempt has left behind is read anew.
+        state.prune();
+        for files in &listener.tls {
+            if !state.pairs.contains_key(files) {
+                let stamp = Stamp::of(files);
+                let pair = Arc::new(Pair::read(files, &self.provider)?);
+                warn_of_end(files, &pair);
+                state.pairs.insert(files.clone(), Loaded { pair, stamp });
+            }
+        }
+        if let Some(config) = state.config(listener) {
+            return Ok(Some(config));
+        }
+        let resolver = Arc::new(Resolver::default());
+        resolver.publish(state.names(&listener.tls));
+        let config = Arc::new(self.configuration(resolver.clone(), listener.http2)?);
+        state.listeners.push(Listener {
+            name: listener.name.clone(),
+            certificates: listener.tls.clone(),
+            http2: listener.http2,
+            config: Arc::downgrade(&config),
+            resolver: Arc::downgrade(&resolver),
+        });
+        Ok(Some(config))
+    }
+
+    /// Takes the table over: the next [`Certificates::refresh`] must come with this epoch.
+    pub fn claim(&self) -> Epoch {
+        self.owner.claim()
+    }
+
+    /// Reads again the files that have changed since the last attempt. A certificate whose files cannot be used, or do
+    /// not fit together (yet, when one was written before the other), stays as it was. Reads files: blocking.
+    ///
+    /// # Errors
+    /// [`Stale`] where another owner has taken over; nothing is changed then.
+    pub fn refresh(&self, epoch: Epoch) -> Result<Vec<Event>, Stale> {
+        let mut state = self.state.lock();
+        self.owner.check(epoch)?;
+        state.prune();
+        let mut events = Vec::new();
+        for (files, loaded) in &mut state.pairs {
+            let stamp = Stamp::of(files);
+            if stamp == loaded.stamp {
+                continue;
+            }
+            loaded.stamp = stamp;
+            events.push(match Pair::read(files, &self.provider) {
+                Ok(pair) => {
+                    warn_of_end(files, &pair);
+                    loaded.pair = Arc::new(pair);
+                    Event::Replaced { files: files.clone(), not_after: loaded.pair.not_after }
+                }
+                Err(error) => Event::Kept { files: files.clone(), error: error.to_string() },
+            });
+        }
+        if events.iter().any(|event| matches!(event, Event::Replaced { .. })) {
+            state.publish();
+        }
+        Ok(events)
+    }
+
+    /// The files in use. A watcher should watch their directories, since files are often replaced by renaming.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let state = self.state.lock();
+        let mut files: Vec<_> =
+            state.pairs.keys().flat_map(|files| [files.cert.clone(), files.key.clone()]).collect();
+        files.sort();
+        files.dedup();
+        files
+    }
+
+    /// When each certificate in use ends.
+    pub fn ends(&self) -> Vec<(model::Certificate, Option<SystemTime>)> {
+        let state = self.state.lock();
+        state.pairs.iter().map(|(files, loaded)| (files.clone(), loaded.pair.not_after)).collect()
+    }
+
+    fn configuration(&self, resolver: Arc<Resolver>, http2: bool) -> Result<ServerConfig, TlsError> {
+        let mut config = ServerConfig::builder_with_provider(self.provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+            .map_err(TlsError::Configuration)?
+            .with_no_client_auth()
+            .with_cert_resolver(resolver);
+        config.alpn_protocols =
+            if http2 { vec![ALPN_H2.to_vec(), ALPN_HTTP1.to_vec()] } else { vec![ALPN_HTTP1.to_vec()] };
+        // Keys of its own for each listener, so that a ticket or session is worth nothing elsewhere.
+        config.ticketer = aws_lc_rs::Ticketer::new().map_err(TlsError::Configuration)?;
+        config.session_storage = rustls::server::ServerSessionMemoryCache::new(SESSIONS);
+        Ok(config)
+    }
+}
+
+/// Sessions kept per listener for TLS 1.2 clients without tickets.
+const SESSIONS: usize = 1024;
+
+impl Default for Certificates {
+    fn default() -> Self {
+        // Named here, never the process's default: a host program may have set its own.
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        Certificates { provider, owner: Owner::default(), state: Mutex::default() }
+    }
+}
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificates").field("files", &self.files()).finish_non_exhaustive()
+    }
+}
+
+impl State {
+    fn config(&self, wanted: &model::Listener) -> Option<Arc<ServerConfig>> {
+        let same = |listener: &&Listener| {
+            listener.name == wanted.name
+                && listener.certificates == wanted.tls
+                && listener.http2 == wanted.http2
+        };
+        self.listeners.iter().filter(same).find_map(|listener| listener.config.upgrade())
+    }
+
+    fn names(&self, certificates: &[model::Certificate]) -> Names {
+        let pairs: Vec<_> = certificates
+            .iter()
+            .filter_map(|files| self.pairs.get(files))
+            .map(|loaded| loaded.pair.clone())
+            .collect();
+        Names::new(&pairs)
+    }
+
+    fn publish(&self) {
+        for listener in &self.listeners {
+            if let Some(resolver) = listener.resolver.upgrade() {
+                resolver.publish(self.names(&listener.certificates));
+            }
+        }
+    }
+
+    /// Forgets configurations that nobody holds, and pairs that no configuration needs.
+    fn prune(&mut self) {
+        self.listeners.retain(|listener| listener.config.strong_count() > 0);
+        let listeners = &self.listeners;
+        self.pairs.retain(|files, _| listeners.iter().any(|listener| listener.certificates.contains(files)));
+    }
+}
+
+fn warn_of_end(files: &model::Certificate, pair: &Pair) {
+    if pair.not_after.is_some_and(|end| end < SystemTime::now()) {
+        tracing::warn!(cert = %files.cert.display(), "certificate has expired");
+    }
+    if pair.names.is_empty() {
+        tracing::warn!(
+            cert = %files.cert.display(),
+            "certificate names no host in its subjectAltName: it serves only as a listener's default"
+        );
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A directory of certificates.
+    pub(crate) struct Files(tempfile::TempDir);
+
+    impl Default for Files {
+        fn default() -> Self {
+            Files(tempfile::tempdir().unwrap())
+        }
+    }
+
+    impl Files {
+        pub(crate) fn write(&self, file: &str, names: &[&str], key: &rcgen::KeyPair) -> model::Certificate {
+            let files = model::Certificate {
+                cert: self.0.path().join(format!("{file}.pem")),
+                key: self.0.path().join(format!("{file}.key")),
+            };
+            std::fs::write(&files.cert, certificate(names, key).pem()).unwrap();
+            std::fs::write(&files.key, key.serialize_pem()).unwrap();
+            files
+        }
+    }
+
+    pub(crate) fn key_pair() -> rcgen::KeyPair {
+        rcgen::KeyPair::generate().unwrap()
+    }
+
+    pub(crate) fn certificate(names: &[&str], key: &rcgen::KeyPair) -> rcgen::Certificate {
+        let names: Vec<_> = names.iter().map(|name| name.to_string()).collect();
+        rcgen::CertificateParams::new(names).unwrap().self_signed(key).unwrap()
+    }
+
+    pub(crate) fn listener(certificates: &[model::Certificate]) -> model::Listener {
+        model::Listener {
+            name: "https".into(),
+            bind: model::Bind::Tcp { address: "127.0.0.1:0".parse().unwrap(), only_v6: false },
+            tls: certificates.to_vec(),
+            http2: true,
+            limits: model::Limits::default(),
+            timeouts: model::ClientTimeouts::default(),
+        }
+    }
+
+    /// The leaf that the table serves for these files now.
+    fn served(certificates: &Certificates, files: &model::Certificate) -> Vec<u8> {
+        certificates.state.lock().pairs[files].pair.certified.cert[0].to_vec()
+    }
+
+    #[test]
+    fn every_error_names_the_file_and_what_is_wrong() {
+        let files = Files::default();
+        let good = files.write("good", &["a.example"], &key_pair());
+        let other = files.write("other", &["a.example"], &key_pair());
+        let dir = files.0.path();
+        std::fs::write(dir.join("text"), "nothing here").unwrap();
+        let damaged = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
+        std::fs::write(dir.join("damaged"), damaged).unwrap();
+        let cases = [
+            (dir.join("absent"), good.key.clone(), "absent: No such file"),
+            (dir.join("text"), good.key.clone(), "text: no certificate"),
+            (dir.join("damaged"), good.key.clone(), "damaged: the first certificate is unusable"),
+            (good.cert.clone(), dir.join("text"), "text: no private key"),
+            (good.cert.clone(), other.key.clone(), "other.key is not the key"),
+        ];
+        for (cert, key, expected) in cases {
+            let listener = listener(&[model::Certificate { cert, key }]);
+            let error = Certificates::default().load(&listener).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_configuration_is_the_same_until_the_listener_changes() {
+        let files = Files::default();
+        let pair = files.write("a", &["a.example"], &key_pair());
+        let certificates = Certificates::default();
+        let mut listener = listener(&[pair]);
+        let first = certificates.load(&listener).unwrap().unwrap();
+        assert!(Arc::ptr_eq(&first, &certificates.load(&listener).unwrap().unwrap()));
+        assert_eq!(first.alpn_protocols, [b"h2".to_vec(), b"http/1.1".to_vec()]);
+        listener.http2 = false;
+        let second = certificates.load(&listener).unwrap().unwrap();
+        assert_eq!(second.alpn_protocols, [b"http/1.1".to_vec()]);
+        drop((first, second));
+        certificates.refresh(certificates.claim()).unwrap();
+        assert!(certificates.files().is_empty());
+    }
+
+    #[test]
+    fn a_changed_certificate_is_served_once_its_key_has_followed() {
+        let files = Files::default();
+        let pair = files.write("a", &["a.example"], &key_pair());
+        let certificates = Certificates::default();
+        let config = certificates.load(&listener(std::slice::from_ref(&pair))).unwrap().unwrap();
+        let old = served(&certificates, &pair);
+        let epoch = certificates.claim();
+        assert_eq!(certificates.refresh(epoch).unwrap(), []);
+
+        let key = key_pair();
+        let new = certificate(&["a.example"], &key);
+        std::fs::write(&pair.cert, new.pem()).unwrap();
+        let events = certificates.refresh(epoch).unwrap();
+        assert!(matches!(&events[..], [Event::Kept { error, .. }] if error.contains("is not the key")));
+        assert_eq!(certificates.refresh(epoch).unwrap(), []);
+        assert_eq!(served(&certificates, &pair), old);
+
+        std::fs::write(&pair.key, key.serialize_pem()).unwrap();
+        assert!(matches!(&certificates.refresh(epoch).unwrap()[..], [Event::Replaced { .. }]));
+        assert_eq!(served(&certificates, &pair), new.der().to_vec());
+        drop(config);
+    }
+
+    #[test]
+    fn a_certificate_that_breaks_or_goes_stays_in_use() {
+        let files = Files::default();
+        let pair = files.write("a", &["a.example"], &key_pair());
+        let certificates = Certificates::default();
+        let listener = listener(std::slice::from_ref(&pair));
+        let config = certificates.load(&listener).unwrap().unwrap();
+        let old = served(&certificates, &pair);
+        let epoch = certificates.claim();
+        std::fs::remove_file(&pair.cert).unwrap();
+        assert!(matches!(&certificates.refresh(epoch).unwrap()[..], [Event::Kept { .. }]));
+        std::fs::write(&pair.cert, "").unwrap();
+        assert!(matches!(&certificates.refresh(epoch).unwrap()[..], [Event::Kept { .. }]));
+        assert!(Arc::ptr_eq(&config, &certificates.load(&listener).unwrap().unwrap()));
+        assert_eq!(served(&certificates, &pair), old);
+    }
+
+    #[test]
+    fn a_refresh_by_an_older_owner_is_refused() {
+        let certificates = Certificates::default();
+        let old = certificates.claim();
+        certificates.claim();
+        assert_eq!(certificates.refresh(old), Err(Stale));
+    }
+}
