@@ -1,1 +1,8 @@
-//! x
+//! What crosses a wire or a process boundary, without I/O: bytes go in, values come out, and the other way round.
+//!
+//! [`http1`] reads and writes HTTP/1.1 messages, for the server engine and for the upstream client. Nothing here knows
+//! sockets, timers or tasks; all input is hostile.
+
+#![forbid(unsafe_code)]
+
+pub mod http1;

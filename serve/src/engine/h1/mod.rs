@@ -1,9 +1,24 @@
 //! HTTP/1.1.
-use crate::RequestBodyError;
-use bytes::Bytes;
+use std::sync::Arc;
+
+use crate::engine::Settings;
+use crate::{Application, ConnectionInfo, RequestBodyError};
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, StatusCode};
 use http_body::{Frame, SizeHint};
 use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite};
+/// Serves one connection to its end. `prefix` is what was read of it already.
+pub(crate) async fn serve<A: Application>(
+    _io: impl AsyncRead + AsyncWrite + Unpin + Send,
+    _prefix: BytesMut,
+    _info: Arc<ConnectionInfo>,
+    _settings: &Settings,
+    _app: &Arc<A>,
+    _drain: impl Future<Output = ()> + Send,
+) {
+    todo!()
+}
 /// Reads a request's body.
 #[derive(Debug)]
 pub struct BodyReader;

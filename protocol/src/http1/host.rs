@@ -1,0 +1,99 @@
+//! `Host` (RFC 9110 §7.2): `uri-host [ ":" port ]`.
+
+/// Whether these are a host that is not empty and, behind a colon, a port of at most 65535 (an empty port is
+/// allowed, RFC 3986 §3.2.3). No user information.
+pub fn is_valid_host(host: &[u8]) -> bool {
+    let (name, port) = match host {
+        [b'[', literal @ ..] => {
+            let Some(end) = memchr::memchr(b']', literal) else { return false };
+            if !is_ip_literal(&literal[..end]) {
+                return false;
+            }
+            match &literal[end + 1..] {
+                [] => return true,
+                [b':', port @ ..] => (None, port),
+                _ => return false,
+            }
+        }
+        _ => match memchr::memchr(b':', host) {
+            Some(colon) => (Some(&host[..colon]), &host[colon + 1..]),
+            None => (Some(host), &[][..]),
+        },
+    };
+    name.is_none_or(is_reg_name) && is_port(port)
+}
+
+fn is_ip_literal(literal: &[u8]) -> bool {
+    // IPvFuture (RFC 3986 §3.2.2) has never been given a meaning, zones are not for the wire (RFC 9110 §4.2.2).
+    std::str::from_utf8(literal).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok())
+}
+
+fn is_reg_name(name: &[u8]) -> bool {
+    let mut rest = name;
+    while let [first, tail @ ..] = rest {
+        rest = match first {
+            b'%' => match tail {
+                [a, b, tail @ ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit() => tail,
+                _ => return false,
+            },
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => tail,
+            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=' => tail,
+            _ => return false,
+        };
+    }
+    !name.is_empty()
+}
+
+fn is_port(port: &[u8]) -> bool {
+    port.len() <= 5
+        && port.iter().all(u8::is_ascii_digit)
+        && port.iter().fold(0u32, |number, digit| number * 10 + u32::from(digit - b'0')) <= 65535
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_valid_host;
+
+    #[test]
+    fn hosts_are_names_and_addresses_with_or_without_a_port() {
+        for host in [
+            "a",
+            "a.example",
+            "A.example:80",
+            "a.example:",
+            "127.0.0.1:65535",
+            "[::1]",
+            "[::1]:8080",
+            "a_b",
+            "%41",
+        ] {
+            assert!(is_valid_host(host.as_bytes()), "{host}");
+        }
+        for host in [
+            "",
+            ":80",
+            "a:b",
+            "a:65536",
+            "a:000001",
+            "a:80:80",
+            "a b",
+            "a/b",
+            "u@a",
+            "a\\b",
+            "[::1",
+            "[::1]a",
+            "[]",
+            "[fe80::1%25lo]",
+            "::1",
+            "a%4",
+            "a%zz",
+            "a\"",
+            "a<",
+            "a#",
+            "a?b",
+            "\u{e9}",
+        ] {
+            assert!(!is_valid_host(host.as_bytes()), "{host}");
+        }
+    }
+}
