@@ -1,0 +1,196 @@
+//! Listeners: address, certificates, limits, deadlines.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+
+use super::address::not_a_socket_address;
+use super::value::shown;
+use super::{Resolver, collide};
+use crate::error::At;
+use crate::file::{self, Named};
+use crate::model::{Bind, Certificate, ClientTimeouts, Limits, Listener};
+
+/// Most open connections of one listener.
+const MAX_CONNECTIONS: u64 = 10_000_000;
+/// Bytes of a head: less is refused by ordinary browsers' requests, more is an attack's memory.
+const HEADER_BYTES: std::ops::RangeInclusive<u64> = 1 << 10..=16 << 20;
+/// Fields of a head; `http::HeaderMap` holds no more than 32,768.
+const MAX_HEADER_COUNT: u64 = 10_000;
+/// Most concurrent streams of one HTTP/2 connection.
+const MAX_STREAMS: u64 = 65_535;
+
+impl Resolver<'_, '_> {
+    pub(super) fn listeners(
+        &mut self,
+        raw: Option<&Named<file::Listener>>,
+        admin: Option<SocketAddr>,
+        at: &At,
+    ) -> Option<Vec<Listener>> {
+        const MISSING: &str =
+            "missing; a site has at least one, such as {\"http\": (bind: \"127.0.0.1:8080\")}";
+        let raw = self.required(raw, at, MISSING)?;
+        if raw.0.is_empty() && !self.report.failed(at) {
+            self.report.error(at, MISSING);
+        }
+        self.unique_names(raw, at);
+        let mut bound: Vec<(String, Bind)> = admin
+            .map(|address| ("the admin interface".to_owned(), Bind::Tcp { address, only_v6: false }))
+            .into_iter()
+            .collect();
+        let mut listeners = Vec::with_capacity(raw.0.len());
+        for (name, raw) in &raw.0 {
+            let at = at.key(name);
+            let bind = self.bind(raw, &at);
+            if let Some(bind) = &bind {
+                if let Some((other, _)) = bound.iter().find(|(_, other)| collide(other, bind)) {
+                    let message = format!("{other} has this address already; each needs its own");
+                    self.report.error(&at.field("bind"), message);
+                }
+                bound.push((format!("listener {}", shown(name)), bind.clone()));
+            }
+            listeners.push(self.listener(name, bind, raw, &at));
+        }
+        listeners.into_iter().collect()
+    }
+
+    /// `bind` is `None` if it has an error of its own.
+    fn listener(
+        &mut self,
+        name: &str,
+        bind: Option<Bind>,
+        raw: &file::Listener,
+        at: &At,
+    ) -> Option<Listener> {
+        let valid = self.name(name, at);
+        let tls = self.certificates(raw.tls.as_deref(), &at.field("tls"));
+        let limits = self.limits(raw.limits.as_ref(), &at.field("limits"));
+        let timeouts = self.client_timeouts(raw.timeouts.as_ref(), &at.field("timeouts"));
+        valid?;
+        Some(Listener {
+            name: name.into(),
+            bind: bind?,
+            tls: tls?,
+            http2: raw.http2.unwrap_or(true),
+            limits: limits?,
+            timeouts: timeouts?,
+        })
+    }
+
+    fn bind(&mut self, raw: &file::Listener, at: &At) -> Option<Bind> {
+        let bind_at = at.field("bind");
+        let text = self.required(
+            raw.bind.as_deref(),
+            &bind_at,
+            "missing; write the address to listen on, such as \"0.0.0.0:8080\" or \"unix:/path\"",
+        )?;
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = self.unix_path(path, &bind_at);
+            let mode = match raw.mode.as_deref() {
+                Some(mode) => self.mode(mode, &at.field("mode")).map(Some),
+                None => Some(None),
+            };
+            if raw.only_v6.is_some() {
+                self.report.error(
+                    &at.field("only_v6"),
+                    "is for IPv6 addresses, and this is a Unix socket; leave it out",
+                );
+            }
+            return Some(Bind::Unix { path: path?, mode: mode? });
+        }
+        if raw.mode.is_some() {
+            self.report
+                .error(&at.field("mode"), "is for Unix sockets, and this is a TCP address; leave it out");
+        }
+        let address: SocketAddr = match text.parse() {
+            Ok(address) => address,
+            Err(_) if text.starts_with('/') => {
+                return self
+                    .refuse(&bind_at, format!("for a Unix socket write {:?}", format!("unix:{text}")));
+            }
+            Err(_) => return self.refuse(&bind_at, not_a_socket_address(text)),
+        };
+        if raw.only_v6.is_some() && address.is_ipv4() {
+            self.report.error(&at.field("only_v6"), "is for IPv6 addresses, and this is IPv4; leave it out");
+        }
+        Some(Bind::Tcp { address, only_v6: raw.only_v6.unwrap_or(false) })
+    }
+
+    fn mode(&mut self, mode: &str, at: &At) -> Option<u32> {
+        let digits = (3..=4).contains(&mode.len()) && mode.bytes().all(|b| (b'0'..=b'7').contains(&b));
+        match u32::from_str_radix(mode, 8) {
+            Ok(mode) if digits && mode <= 0o777 => Some(mode),
+            _ => self.refuse(at, format!("{mode:?} is no mode; write three octal digits, such as \"0660\"")),
+        }
+    }
+
+    fn certificates(&mut self, raw: Option<&[file::Certificate]>, at: &At) -> Option<Vec<Certificate>> {
+        let Some(raw) = raw else { return Some(Vec::new()) };
+        if raw.is_empty() {
+            return self.refuse(
+                at,
+                "has no certificate; add (cert: \"…\", key: \"…\"), or leave tls out for cleartext",
+            );
+        }
+        let mut seen = HashSet::new();
+        let mut certificates = Vec::with_capacity(raw.len());
+        for (index, raw) in raw.iter().enumerate() {
+            let at = at.index(index);
+            let mut file = |path: Option<&std::path::Path>, name: &str, missing: &str| {
+                let at = at.field(name);
+                let path = self.required(path, &at, missing)?;
+                self.path(path, &at)
+            };
+            let cert =
+                file(raw.cert.as_deref(), "cert", "missing; name the PEM file of the certificate chain");
+            let key = file(raw.key.as_deref(), "key", "missing; name the PEM file of the private key");
+            let certificate = cert.zip(key).map(|(cert, key)| Certificate { cert, key });
+            if certificate.is_some() && !seen.insert(certificate.clone()) {
+                self.report.error(&at, "this pair stands here twice; leave one out");
+            }
+            certificates.push(certificate);
+        }
+        certificates.into_iter().collect()
+    }
+
+    fn limits(&mut self, raw: Option<&file::Limits>, at: &At) -> Option<Limits> {
+        let default = Limits::default();
+        let Some(raw) = raw else { return Some(default) };
+        let connections = self.count_or(
+            raw.connections,
+            default.connections,
+            &at.field("connections"),
+            1..=MAX_CONNECTIONS,
+        );
+        let header_bytes = self.count_or(
+            raw.header_bytes.map(|size| size.0),
+            default.header_bytes,
+            &at.field("header_bytes"),
+            HEADER_BYTES,
+        );
+        let header_count = self.count_or(
+            raw.header_count,
+            default.header_count,
+            &at.field("header_count"),
+            1..=MAX_HEADER_COUNT,
+        );
+        let streams = self.count_or(raw.streams, default.streams, &at.field("streams"), 1..=MAX_STREAMS);
+        Some(Limits {
+            connections: connections?,
+            header_bytes: header_bytes?,
+            header_count: header_count?,
+            body_bytes: raw.body_bytes.map_or(default.body_bytes, |size| size.0),
+            streams: streams?,
+        })
+    }
+
+    fn client_timeouts(&mut self, raw: Option<&file::ClientTimeouts>, at: &At) -> Option<ClientTimeouts> {
+        let default = ClientTimeouts::default();
+        let Some(raw) = raw else { return Some(default) };
+        let tls = self.duration(raw.tls, default.tls, &at.field("tls"));
+        let head = self.duration(raw.head, default.head, &at.field("head"));
+        let body = self.duration(raw.body, default.body, &at.field("body"));
+        let idle = self.duration(raw.idle, default.idle, &at.field("idle"));
+        let write = self.duration(raw.write, default.write, &at.field("write"));
+        Some(ClientTimeouts { tls: tls?, head: head?, body: body?, idle: idle?, write: write? })
+    }
+}
