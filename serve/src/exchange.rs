@@ -36,7 +36,7 @@ pub struct Record {
     /// The upstream server that answered last.
     pub server: Option<Arc<ServerMetrics>>,
     /// What the access log says of the request; filled only where there is a log.
-    pub log: Option<Box<crate::access_log::Entry>>,
+    pub log: Option<Arc<crate::access_log::Entry>>,
 }
 
 impl Record {

@@ -24,6 +24,20 @@ pub enum Outcome {
     Killed,
 }
 
+impl Outcome {
+    /// Its name in metrics, logs and JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Answered => "answered",
+            Outcome::Rejected => "rejected",
+            Outcome::Shed => "shed",
+            Outcome::ClientGone => "client_gone",
+            Outcome::UpstreamFailed => "upstream_failed",
+            Outcome::Killed => "killed",
+        }
+    }
+}
+
 /// The outcomes in the order of their counters.
 pub const OUTCOMES: [Outcome; 6] = [
     Outcome::Answered,
@@ -81,12 +95,7 @@ impl Ledger {
     }
 
     fn shard(&self) -> &Shard {
-        &self.shards[THREAD.with(|thread| {
-            if thread.get() == usize::MAX {
-                thread.set(NEXT_THREAD.fetch_add(1, Ordering::Relaxed) % SHARDS);
-            }
-            thread.get()
-        })]
+        &self.shards[thread_number() % SHARDS]
     }
 }
 
@@ -112,6 +121,18 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// How many have ended in this outcome.
+    pub fn ended_as(&self, outcome: Outcome) -> u64 {
+        match outcome {
+            Outcome::Answered => self.answered,
+            Outcome::Rejected => self.rejected,
+            Outcome::Shed => self.shed,
+            Outcome::ClientGone => self.client_gone,
+            Outcome::UpstreamFailed => self.upstream_failed,
+            Outcome::Killed => self.killed,
+        }
+    }
+
     /// The sum of all outcomes.
     pub fn ended(&self) -> u64 {
         self.answered + self.rejected + self.shed + self.client_gone + self.upstream_failed + self.killed
@@ -142,6 +163,17 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         self.enter(Outcome::Killed);
     }
+}
+
+/// This thread's number: dense, in the order in which threads first count something.
+#[inline]
+pub(crate) fn thread_number() -> usize {
+    THREAD.with(|thread| {
+        if thread.get() == usize::MAX {
+            thread.set(NEXT_THREAD.fetch_add(1, Ordering::Relaxed));
+        }
+        thread.get()
+    })
 }
 
 /// More threads than this share counters.

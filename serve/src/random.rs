@@ -20,7 +20,7 @@ impl Random {
     /// Seeded by the operating system.
     #[allow(clippy::disallowed_methods)]
     pub fn from_os() -> Self {
-        Self::seeded(rand::random())
+        Self::seeded(StdRng::from_os_rng().random())
     }
 
     /// What it was seeded with.

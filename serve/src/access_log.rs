@@ -1,4 +1,0 @@
-//! The access log.
-/// What the log says of a request.
-#[derive(Debug)]
-pub struct Entry;
