@@ -94,10 +94,19 @@ pub(super) struct Line {
 
 impl Line {
     pub(super) fn refused(
-        connection: Arc<ConnectionInfo>,
+        connection: &ConnectionInfo,
         status: Option<StatusCode>,
         ended: SystemTime,
     ) -> Self {
+        let ConnectionInfo { id, listener, listener_index, peer, local, tls } = connection;
+        let connection = Arc::new(ConnectionInfo {
+            id: *id,
+            listener: listener.clone(),
+            listener_index: *listener_index,
+            peer: *peer,
+            local: *local,
+            tls: tls.clone(),
+        });
         let end = End { outcome: Outcome::Rejected, status, bytes_sent: 0, duration: Duration::ZERO };
         Line { entry: None, connection, route: None, server: None, end, ended }
     }
