@@ -1,7 +1,25 @@
 //! The control side: what runs, who restarts it, who decides.
 //!
-//! [`supervision`] is the frame; every other file is one actor over a table of `playhouse_serve`.
+//! [`supervision`] is the frame, [`instance`] the whole of one site; every other file is one actor over a table of
+//! `playhouse_serve`, and the only one that decides about it. A request sends none of them a message.
 
 #![forbid(unsafe_code)]
 
+mod acceptor;
+mod access_log;
+pub mod admin;
+mod certificates;
+mod connection;
+pub mod handler;
+mod health;
+pub mod instance;
+mod metrics;
+mod pool;
+pub mod reload;
+mod shard;
+pub mod state_dir;
 pub mod supervision;
+mod upstreams;
+
+pub use instance::{Exit, Instance, Options, StartError};
+pub use reload::{ReloadError, Reloaded};

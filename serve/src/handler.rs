@@ -1,5 +1,7 @@
 //! Answers from the embedding program.
 
+use std::sync::Arc;
+
 use futures_util::future::BoxFuture;
 use http::Response;
 
@@ -19,4 +21,21 @@ where
     fn handle<'a>(&'a self, exchange: &'a mut Exchange) -> BoxFuture<'a, Response<Body>> {
         self(exchange)
     }
+}
+
+/// A handler from a function.
+///
+/// ```
+/// use playhouse_serve::{Body, handler};
+///
+/// let greet = handler::from_fn(|exchange| {
+///     Box::pin(async move { http::Response::new(Body::from(format!("{}\n", exchange.request.uri()))) })
+/// });
+/// # let _ = greet;
+/// ```
+pub fn from_fn<F>(answer: F) -> Arc<dyn Handler>
+where
+    F: for<'a> Fn(&'a mut Exchange) -> BoxFuture<'a, Response<Body>> + Send + Sync + 'static,
+{
+    Arc::new(answer)
 }

@@ -19,6 +19,7 @@ impl Random {
 
     /// Seeded by the operating system.
     #[allow(clippy::disallowed_methods)]
+    #[allow(clippy::disallowed_methods, reason = "this is the seam that everything else goes through")]
     pub fn from_os() -> Self {
         Self::seeded(StdRng::from_os_rng().random())
     }

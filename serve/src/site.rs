@@ -8,6 +8,7 @@ use http::{HeaderValue, Method, Response, StatusCode, header};
 use playhouse_config::model;
 use tokio::time::Instant;
 
+use crate::access_log::AccessLog;
 use crate::application::{Application, End};
 use crate::files::FileCache;
 use crate::handler::Handler;
@@ -41,6 +42,8 @@ pub struct Site {
     pub ledger: Arc<Ledger>,
     /// Counters and histograms.
     pub metrics: Arc<Metrics>,
+    /// The access log.
+    pub access_log: AccessLog,
     /// Small files in memory.
     pub files: Arc<FileCache>,
     /// Handlers of the embedding program.
@@ -61,6 +64,7 @@ impl Site {
             upstreams: Upstreams::default(),
             ledger: Arc::default(),
             metrics: Arc::default(),
+            access_log: AccessLog::default(),
             files: Arc::default(),
             handlers,
             random: Arc::new(random),

@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use ractor::{ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 
+use super::events::EventKind;
 use super::fault::Fault;
 use super::seat::{Drained, Seat, SeatState};
 use super::watchdog;
@@ -29,6 +30,9 @@ pub trait Actor: Send + Sized + 'static {
     /// Whether [`Actor::run`] ends by itself after [`Context::drained`]; otherwise it is dropped when the actor is asked
     /// to stop.
     const GRACEFUL: bool = false;
+
+    /// Whether it is complete only when [`Actor::run`] has returned: until then its seat says `starting`.
+    const STARTS_IN_RUN: bool = false;
 
     /// The first thing it does. An actor whose work is a loop stays in here: kills and injected faults reach it at its
     /// await points, messages do not.
@@ -101,6 +105,11 @@ impl Context {
     /// Ends this incarnation once the current message is done. What is queued behind it is dropped.
     pub fn stop(&self) {
         self.me.stop(None);
+    }
+
+    /// Notes an event.
+    pub fn emit(&self, kind: EventKind, path: impl Into<String>, message: impl Into<String>) {
+        self.seat.shared().events().emit(kind, path, message);
     }
 
     /// Sends this incarnation a message; nothing where it is gone.
@@ -179,10 +188,14 @@ impl<A: Actor> ractor::Actor for Seated<A> {
         }
         self.with_actor(async |actor, context| match envelope {
             Envelope::Run => {
-                if A::KIND != super::Supervisor::KIND {
+                if !A::STARTS_IN_RUN {
                     self.seat.set_state(SeatState::Running);
                 }
-                self.guarded(actor.run(context), !A::GRACEFUL).await.unwrap_or(Ok(()))
+                self.guarded(actor.run(context), !A::GRACEFUL).await.unwrap_or(Ok(()))?;
+                if A::STARTS_IN_RUN && self.seat.state() == SeatState::Starting {
+                    self.seat.set_state(SeatState::Running);
+                }
+                Ok(())
             }
             Envelope::Wake => self.guarded(async { Ok(()) }, false).await.unwrap_or(Ok(())),
             Envelope::Stop => {
@@ -238,6 +251,9 @@ impl<A: Actor> Seated<A> {
             return Err("an earlier step was cut off".into());
         };
         let result = step(&mut actor, context).await;
+        if let Err(failure) = &result {
+            self.seat.set_cause(&failure.to_string());
+        }
         *self.actor.lock() = Some(actor);
         self.seat.idle();
         result

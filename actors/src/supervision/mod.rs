@@ -24,5 +24,6 @@ pub use fault::Fault;
 pub use restarts::{Backoff, Intensity};
 pub use seat::{AskError, Drained, Seat, SeatState, Unavailable};
 pub use supervisor::{Command, Strategy, Supervisor};
+pub(crate) use tree::CONNECTION;
 pub use tree::{KillError, Node, Tree};
 pub use watchdog::Watchdog;

@@ -272,6 +272,8 @@ impl Actor for Supervisor {
 
     const GRACEFUL: bool = true;
 
+    const STARTS_IN_RUN: bool = true;
+
     async fn run(&mut self, context: &Context) -> Result<(), Failure> {
         context.seat().kill_descendants().await;
         for spec in (self.specs)() {
@@ -286,9 +288,6 @@ impl Actor for Supervisor {
             if self.ending.is_none() {
                 self.start(index, context).await?;
             }
-        }
-        if self.ending.is_none() {
-            context.seat().set_state(SeatState::Running);
         }
         Ok(())
     }

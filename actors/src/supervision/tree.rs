@@ -181,7 +181,7 @@ fn view(seat: &Arc<Seat>, parent: String, connections: bool) -> Node {
         last_cause: seat.last_cause(),
         mailbox: seat.mailbox(),
         age_ms: seat.age().as_millis() as u64,
-        connections: (counted > 0 || seat.kind() == "shard").then_some(counted),
+        connections: (counted > 0 || seat.kind() == crate::shard::KIND).then_some(counted),
         children: children
             .iter()
             .filter(|child| connections || child.kind() != CONNECTION)

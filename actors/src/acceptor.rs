@@ -1,0 +1,141 @@
+//! An acceptor: takes streams from a socket of the table and gives each to a connection.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use playhouse_serve::Application;
+use playhouse_serve::epoch::Epoch;
+use playhouse_serve::sockets::{AcceptError, Socket, TicketId};
+use tokio::time::MissedTickBehavior;
+
+use crate::connection::{Admission, Connection};
+use crate::shard::Shard;
+use crate::supervision::{
+    self, Actor, ChildSpec, Context, EventKind, Failure, Restart, Seat, SeatState, Shutdown,
+};
+
+/// Accepts on one socket. It holds nothing that is lost with it: the socket and all accepted streams are in the table.
+pub struct Acceptor<A> {
+    socket: Arc<Socket>,
+    application: Arc<A>,
+    admission: Admission,
+    /// The shards' parent.
+    connections: Arc<Seat>,
+    epoch: Epoch,
+    next_shard: usize,
+}
+
+impl<A: Application> Acceptor<A> {
+    /// The child of the listeners' supervisor for this socket. Connections are spread over the shards beneath
+    /// `connections`.
+    pub fn spec(
+        socket: Arc<Socket>,
+        application: Arc<A>,
+        admission: Admission,
+        connections: Arc<Seat>,
+    ) -> ChildSpec {
+        let name = socket.name().to_string();
+        ChildSpec::new(name, move || Acceptor {
+            epoch: socket.owner.claim(),
+            socket: socket.clone(),
+            application: application.clone(),
+            admission,
+            connections: connections.clone(),
+            next_shard: 0,
+        })
+        .restart(Restart::Transient)
+        .shutdown(Shutdown::After(Duration::from_secs(2)))
+        .stall_after(STALL)
+    }
+
+    /// Starts a connection for the ticket on the next shard that is alive. Where there is none, the stream stays in the
+    /// queue, and is found there later.
+    async fn dispatch(&mut self, ticket: TicketId) {
+        let shards = self.connections.children();
+        for _ in 0..shards.len() {
+            self.next_shard = (self.next_shard + 1) % shards.len();
+            let shard = &shards[self.next_shard];
+            if shard.kind() != Shard::KIND || shard.state() != SeatState::Running {
+                continue;
+            }
+            let Some(parent) = shard.cell() else { continue };
+            let id = NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed);
+            let (socket, application) = (self.socket.clone(), self.application.clone());
+            let (connection, seat) = Connection::new(socket, ticket, application, self.admission, shard, id);
+            if supervision::spawn(seat, connection, Some(parent)).await.is_ok() {
+                return;
+            }
+        }
+    }
+}
+
+impl<A: Application> Actor for Acceptor<A> {
+    type Message = std::convert::Infallible;
+
+    const KIND: &'static str = "acceptor";
+
+    const GRACEFUL: bool = true;
+
+    async fn run(&mut self, context: &Context) -> Result<(), Failure> {
+        for ticket in self.socket.waiting() {
+            self.dispatch(ticket).await;
+        }
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut backoff = Duration::ZERO;
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                // A closed socket first gives what the kernel has ready; an open one is the next incarnation's.
+                () = context.drained(), if !self.socket.is_closed() => break,
+                accepted = self.socket.accept() => accepted,
+                _ = tick.tick() => {
+                    context.progress();
+                    self.socket.owner.check(self.epoch)?;
+                    for ticket in self.socket.overdue(OVERDUE) {
+                        self.dispatch(ticket).await;
+                    }
+                    continue;
+                }
+            };
+            match accepted {
+                Ok(ticket) => {
+                    backoff = Duration::ZERO;
+                    self.dispatch(ticket).await;
+                }
+                Err(AcceptError::Closed) => break,
+                Err(AcceptError::Transient(error)) => {
+                    tracing::debug!(listener = %self.socket.name(), %error, "a connection failed before it was accepted");
+                    tokio::task::yield_now().await;
+                }
+                Err(AcceptError::Exhausted(error)) => {
+                    if backoff.is_zero() {
+                        let message = format!("cannot accept: {error}; clients wait in the kernel's queue");
+                        context.emit(EventKind::Listener, context.seat().path(), message);
+                    }
+                    backoff = (backoff * 2).clamp(MIN_BACKOFF, MAX_BACKOFF);
+                    tokio::time::sleep(backoff).await;
+                    context.progress();
+                }
+            }
+        }
+        context.stop();
+        Ok(())
+    }
+
+    async fn handle(&mut self, message: Self::Message, _: &Context) -> Result<(), Failure> {
+        match message {}
+    }
+}
+
+/// Numbers the connections of the process.
+static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
+
+/// How often an idle acceptor shows that it is alive, and looks for streams that nobody took.
+const TICK: Duration = Duration::from_millis(100);
+/// A connection takes its stream in its first poll; one that was not taken for this long was lost with its shard.
+const OVERDUE: Duration = Duration::from_millis(50);
+const STALL: Duration = Duration::from_secs(1);
+const MIN_BACKOFF: Duration = Duration::from_millis(5);
+const MAX_BACKOFF: Duration = Duration::from_millis(500);

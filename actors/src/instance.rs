@@ -1,0 +1,400 @@
+//! An instance: a site's tables, the tree of actors over them, and its life from the first bind to the last answer.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use playhouse_config::model;
+use playhouse_serve::Site;
+use playhouse_serve::ledger::Totals;
+use playhouse_serve::random::Random;
+use playhouse_serve::router::route::RouteError;
+use playhouse_serve::site::Handlers;
+use playhouse_serve::sockets::{BindError, Prepared, Sockets};
+use playhouse_serve::tls::Certificates as CertificateTable;
+use ractor::{ActorCell, SpawnErr};
+use tokio::time::Instant;
+
+use crate::acceptor::Acceptor;
+use crate::access_log::AccessLog;
+use crate::admin::{self, AdminApplication};
+use crate::certificates::Certificates;
+use crate::connection::Admission;
+use crate::metrics::{Metrics, Samples};
+use crate::reload::{Reload, ReloadError, Reloaded, Reloader, Running};
+use crate::state_dir::{StateDir, StateDirError};
+use crate::supervision::{
+    self, ChildSpec, EventKind, Intensity, Seat, Shutdown, Strategy, Supervisor, Tree, Watchdog,
+};
+use crate::{shard, upstreams};
+
+/// One running site. Everything that must survive an actor is in here; whoever runs the site holds it by `Arc`, and
+/// every incarnation of the tree is handed it.
+#[derive(Debug)]
+pub struct Instance {
+    site: Arc<Site>,
+    tree: Arc<Tree>,
+    config: ArcSwap<model::Site>,
+    options: Options,
+    state_dir: Option<StateDir>,
+    admin: Sockets,
+    admin_token: ArcSwap<Option<String>>,
+    samples: Arc<Samples>,
+    running: Mutex<Running>,
+    stopping: AtomicBool,
+    started: Instant,
+    _watchdog: Option<Watchdog>,
+}
+
+/// How an instance is run.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// Where the lock and the admin socket are; `None` has neither.
+    pub state_dir: Option<PathBuf>,
+    /// What a reload reads when it is not told otherwise.
+    pub site_file: Option<PathBuf>,
+    /// Answers for `Handler` routes.
+    pub handlers: Handlers,
+    /// What is running, for people and for metrics; empty is this crate's version.
+    pub build: String,
+    /// Seeds all randomness; `None` takes a seed from the operating system.
+    pub seed: Option<u64>,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("state_dir", &self.state_dir)
+            .field("site_file", &self.site_file)
+            .field("handlers", &self.handlers.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why an instance could not start. Nothing of it is left.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The state directory is taken or unusable.
+    #[error(transparent)]
+    StateDir(#[from] StateDirError),
+    /// The configuration could not be put into force.
+    #[error(transparent)]
+    Config(#[from] ReloadError),
+    /// The tree could not be started.
+    #[error("the root supervisor did not start: {0}")]
+    Spawn(#[from] SpawnErr),
+}
+
+/// How an instance has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// It was asked to, and has drained.
+    Stopped,
+    /// A failure has climbed to the top; what could be drained was.
+    Failed(String),
+}
+
+impl Instance {
+    /// Takes the state directory, opens every socket and file that the site needs, and builds its tables. No actor
+    /// runs yet. To be called within a tokio runtime.
+    pub fn open(config: model::Site, options: Options) -> Result<Arc<Self>, StartError> {
+        let state_dir = options.state_dir.as_deref().map(StateDir::take).transpose()?;
+        let random = options.seed.map_or_else(Random::from_os, Random::seeded);
+        let tree = Tree::new(ROOT, <Supervisor as supervision::Actor>::KIND, random.below(u64::MAX));
+        let site = Site::new(&config, options.handlers.clone(), random).map_err(ReloadError::from)?;
+        let watchdog = Watchdog::start(&tree, BLOCKED)
+            .inspect_err(|error| tracing::warn!(%error, "no watchdog: blocked threads will not be seen"))
+            .ok();
+        let instance = Instance {
+            site,
+            tree,
+            config: ArcSwap::from_pointee(config.clone()),
+            options,
+            state_dir,
+            admin: Sockets::default(),
+            admin_token: ArcSwap::default(),
+            samples: Arc::default(),
+            running: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            started: Instant::now(),
+            _watchdog: watchdog,
+        };
+        instance.apply(&config)?;
+        Ok(Arc::new(instance))
+    }
+
+    /// Starts the tree, linked to `parent` where there is one. After its end it may be started again: sockets, idle
+    /// upstream connections, counters and health are those of the incarnation before.
+    pub async fn spawn(self: &Arc<Self>, parent: Option<ActorCell>) -> Result<ActorCell, SpawnErr> {
+        let instance = self.clone();
+        let root = Supervisor::new(Strategy::OneForOne, Intensity::default(), move || instance.children());
+        let seat = self.tree.root().clone();
+        seat.vacated().await;
+        supervision::spawn(seat, root, parent).await
+    }
+
+    /// Runs the tree until it is stopped or fails. A root that an operator has killed is started again.
+    pub async fn run(self: &Arc<Self>) -> Result<Exit, SpawnErr> {
+        let root = self.tree.root().clone();
+        root.watch_stall(ROOT_STALL);
+        loop {
+            self.spawn(None).await?;
+            loop {
+                tokio::select! {
+                    () = root.vacated() => break,
+                    () = tokio::time::sleep(ROOT_STALL / 4) => root.kill_if_stalled(),
+                }
+            }
+            // ractor ends the children of a killed parent by a signal, and does not wait for them.
+            root.kill_descendants().await;
+            if self.stopping.load(Ordering::Acquire) {
+                self.site.access_log.stop(LOG_FLUSH).await;
+                return Ok(Exit::Stopped);
+            }
+            if !root.ended_by_operator() {
+                self.site.access_log.stop(LOG_FLUSH).await;
+                let cause = root.last_cause().unwrap_or_else(|| "the root supervisor has ended".to_owned());
+                return Ok(Exit::Failed(cause));
+            }
+            self.tree.events().emit(
+                EventKind::Restarted,
+                root.path(),
+                "started again after an operator's fault",
+            );
+        }
+    }
+
+    /// Stops gracefully: no more is accepted, requests in flight are answered within the site's drain timeout, and the
+    /// tree ends in reverse order. Completes when all of it is gone; asked again, it waits with the first.
+    pub async fn stop(&self) {
+        if !self.stopping.swap(true, Ordering::AcqRel) {
+            self.tree.events().emit(EventKind::Lifecycle, self.tree.root().path(), "draining");
+            self.site.sockets.close();
+            self.tree.root().request_stop();
+        }
+        self.tree.root().vacated().await;
+    }
+
+    /// Puts another configuration into force; what it does not change goes on untouched. On an error nothing has
+    /// changed.
+    pub async fn reload(self: &Arc<Self>, config: model::Site) -> Result<Reloaded, ReloadError> {
+        self.ask_reloader(Reload::To(Arc::new(config))).await
+    }
+
+    /// Reads a site file, or the one that the instance was started from, and puts it into force.
+    pub async fn reload_file(self: &Arc<Self>, path: Option<&Path>) -> Result<Reloaded, ReloadError> {
+        self.ask_reloader(Reload::File(path.map(Path::to_owned))).await
+    }
+
+    /// The tables.
+    pub fn site(&self) -> &Arc<Site> {
+        &self.site
+    }
+
+    /// The actors.
+    pub fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> Arc<model::Site> {
+        self.config.load_full()
+    }
+
+    /// How it is run.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// What is running.
+    pub fn build(&self) -> &str {
+        if self.options.build.is_empty() { env!("CARGO_PKG_VERSION") } else { &self.options.build }
+    }
+
+    /// Names and addresses of the listeners, a port 0 resolved.
+    pub fn addresses(&self) -> Vec<(Arc<str>, String)> {
+        let sockets = self.site.sockets.all();
+        sockets.iter().map(|socket| (socket.name().clone(), socket.address().to_owned())).collect()
+    }
+
+    /// The admin interface's addresses.
+    pub fn admin_addresses(&self) -> Vec<String> {
+        self.admin.all().iter().map(|socket| socket.address().to_owned()).collect()
+    }
+
+    /// The requests' outcomes so far.
+    pub fn ledger(&self) -> Totals {
+        self.site.ledger.totals()
+    }
+
+    /// How long it has run.
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Whether it is draining.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Whether every part of the tree is up.
+    pub fn is_ready(&self) -> bool {
+        fn complete(seat: &Arc<Seat>) -> bool {
+            seat.is_occupied()
+                && seat.state() == supervision::SeatState::Running
+                && (seat.kind() == shard::KIND || seat.children().iter().all(complete))
+        }
+        !self.is_stopping() && complete(self.tree.root())
+    }
+
+    /// Open connections of all listeners.
+    pub fn connections(&self) -> usize {
+        self.site.sockets.all().iter().map(|socket| socket.connections().open()).sum()
+    }
+
+    pub(crate) fn samples(&self) -> &Samples {
+        &self.samples
+    }
+
+    pub(crate) fn admin_token(&self) -> Arc<Option<String>> {
+        self.admin_token.load_full()
+    }
+
+    pub(crate) fn admin_sockets(&self) -> &Sockets {
+        &self.admin
+    }
+
+    pub(crate) fn running(&self) -> &Mutex<Running> {
+        &self.running
+    }
+
+    /// Puts a configuration into the tables: first everything that can fail, then everything that cannot.
+    pub(crate) fn apply(&self, config: &model::Site) -> Result<Reloaded, ReloadError> {
+        let token = admin::read_token(&config.admin)?;
+        let prepared = self.site.sockets.prepare(&config.listeners, &self.site.certificates)?;
+        let admin = self.prepare_admin(config)?;
+        self.check_handlers(config)?;
+        self.site.access_log.apply(config.access_log.as_ref()).map_err(ReloadError::Log)?;
+        self.site.upstreams.apply(&config.upstreams, &self.site.metrics);
+        self.site.apply_routes(config)?;
+        let changes = self.site.sockets.commit(prepared);
+        self.admin.commit(admin);
+        self.admin_token.store(Arc::new(token));
+        self.config.store(Arc::new(config.clone()));
+        Ok(Reloaded::from(&changes))
+    }
+
+    fn check_handlers(&self, config: &model::Site) -> Result<(), RouteError> {
+        for route in &config.routes {
+            if let model::Target::Handler(handler) = &route.to
+                && !self.options.handlers.contains_key(handler)
+            {
+                return Err(RouteError::Handler { route: route.label().into(), handler: handler.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    fn prepare_admin(&self, config: &model::Site) -> Result<Prepared, Vec<BindError>> {
+        let socket = self.state_dir.as_ref().map(StateDir::admin_socket);
+        self.admin.prepare(&admin::listeners(socket, &config.admin), &CertificateTable::default())
+    }
+
+    async fn ask_reloader(self: &Arc<Self>, reload: Reload) -> Result<Reloaded, ReloadError> {
+        let seat = self.tree.root().child(RELOADER, <Reloader as supervision::Actor>::KIND);
+        let answer = seat
+            .ask::<Reloader, _>(RELOAD_DEADLINE, |answer| (reload.clone(), answer))
+            .await
+            .map_err(|_| ReloadError::NoAnswer)?;
+        let message = match &answer {
+            Ok(reloaded) => reloaded.to_string(),
+            Err(error) => format!("refused, nothing has changed: {error}"),
+        };
+        self.tree.events().emit(EventKind::Reload, seat.path(), message);
+        answer
+    }
+
+    /// The root's children, in the order in which they start. They end in reverse: first nothing is accepted any more,
+    /// then connections finish, and the admin interface answers until nearly the end.
+    fn children(self: &Arc<Self>) -> Vec<ChildSpec> {
+        let drain = self.config().drain_timeout;
+        let (site, samples) = (self.site.clone(), self.samples.clone());
+        let root = self.tree.root();
+        let connections = root.child(CONNECTIONS, <Supervisor as supervision::Actor>::KIND);
+        let for_log = site.clone();
+        let for_certificates = site.clone();
+        let (for_upstreams, for_listeners, for_reload) = (self.clone(), self.clone(), self.clone());
+        let for_admin = self.clone();
+        vec![
+            ChildSpec::new("access-log", move || AccessLog::new(for_log.clone())).stall_after(STALL),
+            ChildSpec::new("metrics", move || Metrics::new(samples.clone())).stall_after(STALL),
+            ChildSpec::new("certificates", move || Certificates::new(for_certificates.clone()))
+                .stall_after(STALL),
+            ChildSpec::new("admin", move || admin::supervisor(for_admin.clone())).stall_after(STALL),
+            ChildSpec::new("upstreams", move || {
+                let instance = for_upstreams.clone();
+                upstreams::supervisor(move || instance.upstream_specs())
+            })
+            .stall_after(STALL),
+            ChildSpec::new(CONNECTIONS, move || shard::supervisor(shard::COUNT, drain))
+                .shutdown(Shutdown::After(drain + GRACE))
+                .stall_after(STALL),
+            ChildSpec::new(LISTENERS, move || {
+                let (instance, connections) = (for_listeners.clone(), connections.clone());
+                Supervisor::new(Strategy::OneForOne, Intensity::default(), move || {
+                    instance.listener_specs(&connections)
+                })
+            })
+            .stall_after(STALL),
+            ChildSpec::new(RELOADER, move || Reloader::new(for_reload.clone())).stall_after(RELOAD_DEADLINE),
+        ]
+    }
+
+    fn upstream_specs(&self) -> Vec<ChildSpec> {
+        let all = self.site.upstreams.all();
+        self.running.lock().upstreams_are(&all);
+        all.into_iter().map(upstreams::spec).collect()
+    }
+
+    fn listener_specs(&self, connections: &Arc<Seat>) -> Vec<ChildSpec> {
+        let all = self.site.sockets.all();
+        self.running.lock().listeners_are(&all);
+        all.into_iter().map(|socket| self.listener_spec(socket, connections.clone())).collect()
+    }
+
+    pub(crate) fn listener_spec(
+        &self,
+        socket: Arc<playhouse_serve::sockets::Socket>,
+        connections: Arc<Seat>,
+    ) -> ChildSpec {
+        Acceptor::spec(socket, self.site.clone(), Admission::Anyone, connections)
+    }
+
+    pub(crate) fn admin_spec(
+        self: &Arc<Self>,
+        socket: Arc<playhouse_serve::sockets::Socket>,
+        connections: Arc<Seat>,
+    ) -> ChildSpec {
+        let application = Arc::new(AdminApplication::new(self.clone()));
+        Acceptor::spec(socket, application, Admission::SameUser, connections)
+    }
+}
+
+/// The root's name.
+pub const ROOT: &str = "instance-1";
+pub(crate) const CONNECTIONS: &str = "connections";
+pub(crate) const LISTENERS: &str = "listeners";
+pub(crate) const UPSTREAMS: &str = "upstreams";
+const RELOADER: &str = "reload";
+
+const STALL: Duration = Duration::from_secs(2);
+const ROOT_STALL: Duration = Duration::from_secs(2);
+/// A poll that takes longer holds up everything else on its thread.
+const BLOCKED: Duration = Duration::from_millis(500);
+const RELOAD_DEADLINE: Duration = Duration::from_secs(30);
+/// What the connections' supervisor is given beyond the drain, to kill and count what is left.
+const GRACE: Duration = Duration::from_secs(2);
+const LOG_FLUSH: Duration = Duration::from_secs(2);

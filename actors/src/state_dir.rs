@@ -1,0 +1,95 @@
+//! The state directory: one running site at a time, found by whoever knows the directory.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// A locked state directory. Unlocked when dropped, or by the kernel when the process ends.
+#[derive(Debug)]
+pub struct StateDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+/// Why a state directory could not be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum StateDirError {
+    /// Another process has it.
+    #[error("{}: a site is running here already, as process {pid}", .path.display())]
+    Taken {
+        /// The directory.
+        path: PathBuf,
+        /// Who has it, as far as it has said so.
+        pid: String,
+    },
+    /// It cannot be made or written.
+    #[error("{}: {error}", .path.display())]
+    Io {
+        /// The directory or the lock in it.
+        path: PathBuf,
+        /// The cause.
+        error: io::Error,
+    },
+}
+
+impl StateDir {
+    /// Makes the directory (mode 0700) where there is none, and takes its lock.
+    pub fn take(path: &Path) -> Result<Self, StateDirError> {
+        let io_error = |path: &Path| {
+            let path = path.to_owned();
+            move |error: io::Error| StateDirError::Io { path, error }
+        };
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io_error(path))?;
+        let lock_path = path.join("lock");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut lock = options.open(&lock_path).map_err(io_error(&lock_path))?;
+        if let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            if error != rustix::io::Errno::WOULDBLOCK {
+                return Err(StateDirError::Io { path: lock_path, error: error.into() });
+            }
+            let mut pid = String::new();
+            // The pid is for the message alone.
+            let _ = lock.read_to_string(&mut pid);
+            let pid = if pid.trim().is_empty() { "unknown".to_owned() } else { pid.trim().to_owned() };
+            return Err(StateDirError::Taken { path: path.to_owned(), pid });
+        }
+        lock.set_len(0)
+            .and_then(|()| lock.rewind())
+            .and_then(|()| writeln!(lock, "{}", std::process::id()))
+            .map_err(io_error(&lock_path))?;
+        Ok(StateDir { path: path.to_owned(), _lock: lock })
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the admin socket is.
+    pub fn admin_socket(&self) -> PathBuf {
+        self.path.join(ADMIN_SOCKET)
+    }
+}
+
+/// The admin socket's name in its state directory.
+pub const ADMIN_SOCKET: &str = "admin.sock";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_owner_is_told_who_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b");
+        let first = StateDir::take(&path).unwrap();
+        let error = StateDir::take(&path).unwrap_err().to_string();
+        assert!(error.contains(&format!("as process {}", std::process::id())), "{error}");
+        drop(first);
+        StateDir::take(&path).unwrap();
+    }
+}
