@@ -39,7 +39,8 @@ pub struct Admin {
     pub bind: Option<SocketAddr>,
     /// A file whose trimmed content is the bearer token.
     pub token_file: Option<PathBuf>,
-    /// Values of `Host` (without a port) that are accepted beside `localhost` and IP literals of the bind.
+    /// Values of `Host` that are accepted beside `localhost` and IP literals of the bind: lower case, without a port or a
+    /// final dot, IPv6 in brackets.
     pub hosts: Vec<String>,
 }
 
@@ -334,7 +335,7 @@ impl Route {
 /// A host to match, lower case, without a port or a final dot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HostPattern {
-    /// This name or IP literal.
+    /// This name or IP literal, IPv6 in brackets.
     Exact(String),
     /// `*.example.org`: any name with at least one label before `.example.org`; holds `.example.org`.
     Wildcard(String),

@@ -1,0 +1,155 @@
+//! Writes the records of a site as RON, for the round trip.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use playhouse_config::file::{Ejection, Listener, Named, Route, Server, Site, Target, Upstream};
+
+/// A record: only what is there is written.
+#[derive(Default)]
+struct Record(String);
+
+impl Record {
+    fn field<T>(mut self, name: &str, value: Option<T>, write: impl FnOnce(T) -> String) -> Self {
+        if let Some(value) = value {
+            writeln!(self.0, "{name}: {},", write(value)).unwrap();
+        }
+        self
+    }
+
+    fn end(self) -> String {
+        format!("({})", self.0)
+    }
+}
+
+pub fn site(site: &Site) -> String {
+    Record::default()
+        .field("name", site.name.as_ref(), string)
+        .field("threads", site.threads, number)
+        .field("drain_timeout", site.drain_timeout, duration)
+        .field("admin", site.admin.as_ref(), |admin| {
+            Record::default()
+                .field("bind", admin.bind.as_ref(), string)
+                .field("hosts", admin.hosts.as_ref(), |hosts| list(hosts, string))
+                .end()
+        })
+        .field("access_log", site.access_log.as_ref(), |log| {
+            Record::default().field("to", log.to.as_ref(), string).field("format", log.format, word).end()
+        })
+        .field("listeners", site.listeners.as_ref(), |listeners| map(listeners, listener))
+        .field("upstreams", site.upstreams.as_ref(), |upstreams| map(upstreams, upstream))
+        .field("routes", site.routes.as_ref(), |routes| list(routes, route))
+        .end()
+}
+
+fn listener(listener: &Listener) -> String {
+    Record::default()
+        .field("bind", listener.bind.as_ref(), string)
+        .field("only_v6", listener.only_v6, number)
+        .field("mode", listener.mode.as_ref(), string)
+        .field("http2", listener.http2, number)
+        .end()
+}
+
+fn upstream(upstream: &Upstream) -> String {
+    Record::default()
+        .field("servers", upstream.servers.as_ref(), |servers| list(servers, server))
+        .field("balance", upstream.balance, word)
+        .field("health", upstream.health.as_ref(), |health| {
+            Record::default()
+                .field("path", health.path.as_ref(), string)
+                .field("interval", health.interval, duration)
+                .end()
+        })
+        .field("ejection", upstream.ejection.as_ref(), |ejection| match ejection {
+            Ejection::Off => "Off".into(),
+            Ejection::On(on) => Record::default()
+                .field("failures", on.failures, number)
+                .field("duration", on.duration, duration)
+                .end(),
+        })
+        .field("retries", upstream.retries, number)
+        .end()
+}
+
+fn server(server: &Server) -> String {
+    match (&server.address, server.weight) {
+        (Some(address), Some(weight)) => format!("({}, {weight})", string(address)),
+        (Some(address), None) => string(address),
+        (None, _) => "()".into(),
+    }
+}
+
+fn route(route: &Route) -> String {
+    Record::default()
+        .field("listeners", route.listeners.as_ref(), |names| list(names, string))
+        .field("host", route.host.as_ref(), string)
+        .field("path", route.path.as_ref(), string)
+        .field("to", route.to.as_ref(), target)
+        .field("max_body", route.max_body, |size| format!("\"{}B\"", size.0))
+        .field("headers", route.headers.as_ref(), |headers| map(headers, string))
+        .end()
+}
+
+fn target(target: &Target) -> String {
+    match target {
+        Target::Respond(respond) => {
+            let fields = Record::default().field("status", respond.status, number).field(
+                "body",
+                respond.body.as_ref(),
+                string,
+            );
+            format!("Respond{}", fields.end())
+        }
+        Target::Redirect(redirect) => {
+            let fields = Record::default().field("status", redirect.status, number).field(
+                "location",
+                redirect.location.as_ref(),
+                string,
+            );
+            format!("Redirect{}", fields.end())
+        }
+        Target::Static(files) => {
+            let fields = Record::default()
+                .field("root", files.root.as_ref(), |root| string(root.display().to_string()))
+                .field("precompressed", files.precompressed.as_ref(), |codings| list(codings, word));
+            format!("Static{}", fields.end())
+        }
+        Target::Proxy(proxy) => {
+            let fields = Record::default()
+                .field("upstream", proxy.upstream.as_ref(), string)
+                .field("strip_prefix", proxy.strip_prefix, number)
+                .field("preserve_host", proxy.preserve_host, number);
+            format!("Proxy{}", fields.end())
+        }
+        Target::Handler(handler) => {
+            format!("Handler({})", string(handler.name.as_deref().unwrap_or_default()))
+        }
+    }
+}
+
+/// RON's escapes are Rust's.
+fn string(text: impl AsRef<str>) -> String {
+    format!("\"{}\"", text.as_ref().escape_default())
+}
+
+fn number(value: impl ToString) -> String {
+    value.to_string()
+}
+
+fn word(value: impl std::fmt::Debug) -> String {
+    format!("{value:?}")
+}
+
+fn duration(duration: Duration) -> String {
+    format!("\"{}\"", humantime::format_duration(duration))
+}
+
+fn list<'t, T>(values: &'t [T], write: impl Fn(&'t T) -> String) -> String {
+    format!("[{}]", values.iter().map(write).collect::<Vec<_>>().join(", "))
+}
+
+fn map<'t, T>(named: &'t Named<T>, write: impl Fn(&'t T) -> String) -> String {
+    let entries = named.0.iter().map(|(name, value)| format!("{}: {}", string(name), write(value)));
+    format!("{{{}}}", entries.collect::<Vec<_>>().join(",\n"))
+}
