@@ -2,6 +2,8 @@
 
 pub mod h1;
 pub mod h2;
+#[cfg(test)]
+pub(crate) mod test_application;
 
 use std::sync::Arc;
 

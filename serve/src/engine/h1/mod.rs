@@ -1,51 +1,98 @@
-//! HTTP/1.1.
+//! The HTTP/1.1 server engine (RFC 9112): one connection, one request after the other, each over
+//! [`playhouse_protocol::http1`].
+//!
+//! [`serve`] is the whole of a connection: [`head`] waits for a request, [`exchange`] has it answered, and then the
+//! connection goes on or ends. [`input`] and [`output`] are the two directions, [`shared`] is what a request's body and
+//! its interim answers share with the connection, [`timer`] is the one timer behind all deadlines. What an idle
+//! connection holds is this future alone, no buffers; what a request needs is boxed for as long as it lasts.
+
+mod answer;
+mod connection;
+mod exchange;
+mod head;
+mod input;
+mod output;
+mod send;
+mod shared;
+mod timer;
+
+#[cfg(test)]
+mod tests;
+
+use std::pin::pin;
 use std::sync::Arc;
 
-use crate::engine::Settings;
-use crate::{Application, ConnectionInfo, RequestBodyError};
-use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, StatusCode};
-use http_body::{Frame, SizeHint};
-use std::task::{Context, Poll};
+use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite};
-/// Serves one connection to its end. `prefix` is what was read of it already.
+use tokio::time::Instant;
+
+pub use shared::{BodyReader, InformationalSender};
+
+use self::connection::{Connection, Drain};
+use self::exchange::Then;
+use self::head::Next;
+use super::Settings;
+use crate::{Application, ConnectionInfo, Outcome};
+
+/// How a connection has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Its writing side was shut down, or the client has gone.
+    Closed,
+    /// In the middle of an answer, or the client has gone. Where the transport can, it is reset: so a client does not
+    /// take what it has for the whole, and the kernel keeps nothing for one that reads nothing.
+    Aborted,
+}
+
+/// Serves one connection to its end. `prefix` is what was read of it already. When `drain` completes, the request in
+/// flight is answered with `Connection: close`, and an idle connection closes at once. Dropped, it ends the request in
+/// flight as [`Outcome::Killed`].
 pub(crate) async fn serve<A: Application>(
-    _io: impl AsyncRead + AsyncWrite + Unpin + Send,
-    _prefix: BytesMut,
-    _info: Arc<ConnectionInfo>,
-    _settings: &Settings,
-    _app: &Arc<A>,
-    _drain: impl Future<Output = ()> + Send,
-) {
-    todo!()
-}
-/// Reads a request's body.
-#[derive(Debug)]
-pub struct BodyReader;
-impl BodyReader {
-    /// Replaces the limit in bytes where one is given; what it is now.
-    pub(crate) fn limit(&mut self, _bytes: Option<u64>) -> u64 {
-        todo!()
-    }
-    pub(crate) fn poll_frame(
-        &mut self,
-        _cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
-        todo!()
-    }
-    pub(crate) fn is_end_stream(&self) -> bool {
-        todo!()
-    }
-    pub(crate) fn size_hint(&self) -> SizeHint {
-        todo!()
-    }
-}
-/// Queues interim answers.
-#[derive(Clone, Debug)]
-pub struct InformationalSender;
-impl InformationalSender {
-    /// See [`crate::exchange::Informational::send`].
-    pub fn send(&self, _status: StatusCode, _headers: HeaderMap) {
-        todo!()
+    io: impl AsyncRead + AsyncWrite + Unpin + Send,
+    prefix: BytesMut,
+    info: Arc<ConnectionInfo>,
+    settings: &Settings,
+    app: &Arc<A>,
+    drain: impl Future<Output = ()> + Send,
+) -> Ending {
+    let drain = pin!(drain);
+    let mut drain = Drain::new(drain);
+    let mut connection = Connection::new(io, prefix, info, settings, app);
+    let mut idle_since = Instant::now();
+    loop {
+        let (ticket, started, head) = match connection.next_head(&mut drain, idle_since).await {
+            Next::Head(ticket, started, head) => (ticket, started, head),
+            Next::Refused(ticket, status) => {
+                let sent = connection.refuse(status).await;
+                ticket.end(Outcome::Rejected);
+                app.refused(&connection.info, sent.then_some(status));
+                if sent {
+                    connection.linger().await;
+                }
+                return Ending::Closed;
+            }
+            Next::Gone(ticket) => {
+                ticket.end(Outcome::ClientGone);
+                app.refused(&connection.info, None);
+                return Ending::Closed;
+            }
+            Next::Idle => {
+                connection.shut_down().await;
+                return Ending::Closed;
+            }
+        };
+        let request = Box::pin(connection.exchange(&mut drain, ticket, started, head));
+        match request.await {
+            Then::Next(now) => idle_since = now,
+            Then::Close => {
+                connection.shut_down().await;
+                return Ending::Closed;
+            }
+            Then::Linger => {
+                connection.linger().await;
+                return Ending::Closed;
+            }
+            Then::Abort => return Ending::Aborted,
+        }
     }
 }

@@ -1,0 +1,282 @@
+//! One request: handled, answered, entered.
+
+use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::FutureExt;
+use http::{Request, Response, StatusCode, Version};
+use playhouse_protocol::http1::{BodyDecoder, BodyLength, RequestHead, encode};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
+
+use super::answer::{self, Asked};
+use super::connection::{Connection, Drain};
+use super::input::{Gone, Inbound, TRAILERS};
+use super::send::{Fault, message};
+use crate::application::End;
+use crate::exchange::{Informational, Record};
+use crate::ledger::Ticket;
+use crate::{Application, Body, Exchange, Outcome, RequestBody, RequestBodyError};
+
+/// What comes behind the request, for the connection.
+#[derive(Debug)]
+pub(super) enum Then {
+    /// A next one; this one had ended at that time.
+    Next(Instant),
+    /// The end.
+    Close,
+    /// The end, but the client may still send.
+    Linger,
+    /// The end, in the middle of an answer, or because the client has gone.
+    Abort,
+}
+
+/// A request that has its exchange. Dropped before its end, it was killed.
+pub(super) struct Running<'a, A: Application> {
+    app: &'a Arc<A>,
+    pub(super) exchange: Exchange,
+    ticket: Option<Ticket>,
+    /// The status of the answer, once it has begun.
+    pub(super) status: Option<StatusCode>,
+    /// Bytes of content that were put into the output.
+    pub(super) bytes: u64,
+}
+
+impl<A: Application> Running<'_, A> {
+    fn end(&mut self, outcome: Outcome) -> Instant {
+        let now = Instant::now();
+        if let Some(ticket) = self.ticket.take() {
+            ticket.end(outcome);
+            let duration = now.duration_since(self.exchange.record.started);
+            let end = End { outcome, status: self.status, bytes_sent: self.bytes, duration };
+            self.app.ended(&self.exchange, &end);
+        }
+        now
+    }
+}
+
+impl<A: Application> Drop for Running<'_, A> {
+    fn drop(&mut self) {
+        self.end(Outcome::Killed);
+    }
+}
+
+impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'a, IO, A> {
+    /// Has a request answered.
+    pub(super) async fn exchange(
+        &mut self,
+        drain: &mut Drain<'_, impl Future<Output = ()>>,
+        ticket: Ticket,
+        started: Instant,
+        head: RequestHead,
+    ) -> Then {
+        let asked = Asked::new(&head.method, head.version);
+        let (body, mut inbound) = self.body(&head);
+        let client_keeps = head.keep_alive;
+        let mut running = self.running(ticket, started, head, body);
+        let inbound = &mut inbound;
+
+        let app = self.app;
+        let handled = {
+            let exchange = &mut running.exchange;
+            let handler = AssertUnwindSafe(async move { app.handle(exchange).await });
+            let mut handler = pin!(handler.catch_unwind());
+            poll_fn(|cx| self.poll_handler(cx, handler.as_mut(), inbound)).await
+        };
+        // What the handler has not taken of the request's content, nobody reads.
+        drop(std::mem::take(running.exchange.request.body_mut()));
+
+        let mut killed = false;
+        let (parts, body) = match handled {
+            Ok(response) if asked.admits(response.status()) => response.into_parts(),
+            Ok(response) => {
+                tracing::error!(status = response.status().as_u16(), "a handler gave no final answer");
+                killed = true;
+                answer::bare(StatusCode::INTERNAL_SERVER_ERROR)
+            }
+            Err(Fault::Gone) => {
+                running.end(Outcome::ClientGone);
+                return self.end_request(running, Then::Abort);
+            }
+            Err(fault) => {
+                killed = true;
+                let (status, _) = self.report(fault);
+                answer::bare(status)
+            }
+        };
+        let keep = client_keeps && !killed;
+        let fault = match self.send(drain, &asked, &mut running, inbound, parts, body, keep).await {
+            Ok(keep) => {
+                let outcome = if killed { Outcome::Killed } else { self.outcome(&running) };
+                let now = running.end(outcome);
+                return self.after(running, inbound, keep, client_keeps, now).await;
+            }
+            Err(fault) => fault,
+        };
+        running.bytes = running.bytes.saturating_sub(self.output.unsent() as u64);
+        let (_, outcome) = self.report(fault);
+        running.end(outcome);
+        self.end_request(running, Then::Abort)
+    }
+
+    /// The content of a request, as the handler gets it, and as the connection has it.
+    fn body(&mut self, head: &RequestHead) -> (RequestBody, Inbound) {
+        self.request += 1;
+        if head.version == Version::HTTP_11 || !matches!(head.body, BodyLength::None | BodyLength::Length(0))
+        {
+            self.shared.get_or_insert_default().begin(self.request);
+        }
+        let limit = self.settings.limits.body_bytes;
+        let none = || Inbound::new(BodyDecoder::new(BodyLength::None, TRAILERS), false);
+        match head.body {
+            BodyLength::None | BodyLength::Length(0) => (RequestBody::Empty, none()),
+            BodyLength::Length(length) if length <= limit && length <= self.input.len() as u64 => {
+                let content = self.input.split_to(length as usize).freeze();
+                (RequestBody::Bytes(content), none())
+            }
+            length => {
+                let decoder = BodyDecoder::new(length, TRAILERS);
+                let shared = self.shared.get_or_insert_default();
+                let reader = shared.body(decoder.remaining(), limit);
+                (RequestBody::H1(reader), Inbound::new(decoder, head.expect_continue))
+            }
+        }
+    }
+
+    fn running(
+        &self,
+        ticket: Ticket,
+        started: Instant,
+        head: RequestHead,
+        body: RequestBody,
+    ) -> Running<'a, A> {
+        let informational = match &self.shared {
+            Some(shared) if head.version == Version::HTTP_11 => Informational::H1(shared.informational()),
+            _ => Informational::Unsupported,
+        };
+        let mut request = Request::new(body);
+        *request.method_mut() = head.method;
+        *request.uri_mut() = head.uri;
+        *request.version_mut() = head.version;
+        *request.headers_mut() = head.headers;
+        let exchange =
+            Exchange { request, connection: self.info.clone(), informational, record: Record::new(started) };
+        Running { app: self.app, exchange, ticket: Some(ticket), status: None, bytes: 0 }
+    }
+
+    fn poll_handler(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut handler: Pin<&mut impl Future<Output = std::thread::Result<Response<Body>>>>,
+        inbound: &mut Inbound,
+    ) -> Poll<Result<Response<Body>, Fault>> {
+        loop {
+            if let Poll::Ready(handled) = handler.as_mut().poll(cx) {
+                return Poll::Ready(handled.map_err(|panic| Fault::Panic(message(panic))));
+            }
+            match self.poll_request(cx, inbound, true) {
+                Ok(true) => {}
+                Ok(false) => return Poll::Pending,
+                Err(Gone) => return Poll::Ready(Err(Fault::Gone)),
+            }
+        }
+    }
+
+    /// The request's side while the handler or the answer's body waits: content, interim answers (`interim`: as long as
+    /// the final one has not begun), deadlines. Whether who waits has been given something.
+    pub(super) fn poll_request(
+        &mut self,
+        cx: &mut Context<'_>,
+        inbound: &mut Inbound,
+        interim: bool,
+    ) -> Result<bool, Gone> {
+        let (wanted, informed) = match &self.shared {
+            Some(shared) => {
+                let demand = shared.demand(cx.waker());
+                (demand.body, demand.interim)
+            }
+            None => (false, false),
+        };
+        if interim {
+            if informed && let Some(shared) = &self.shared {
+                let waiting = shared.take_interim();
+                self.put_interim(waiting, inbound);
+            }
+            if wanted {
+                self.put_continue(inbound);
+            }
+            if let Poll::Ready(Err(_)) = self.poll_flush(cx) {
+                return Err(Gone);
+            }
+        }
+        if self.poll_inbound(cx, inbound, wanted)? {
+            return Ok(true);
+        }
+        if let Some(deadline) = inbound.deadline
+            && self.timer.poll(cx, deadline).is_ready()
+        {
+            inbound.deadline = None;
+            inbound.broken = true;
+            if let Some(shared) = &self.shared {
+                shared.deliver(Some(Err(RequestBodyError::Timeout)), false, None);
+            }
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    pub(super) fn put_interim(&mut self, waiting: Vec<(StatusCode, http::HeaderMap)>, inbound: &mut Inbound) {
+        for (status, headers) in waiting {
+            // 100 is for a client that waits for it, once.
+            if status == StatusCode::CONTINUE && !std::mem::take(&mut inbound.expects_continue) {
+                continue;
+            }
+            answer::interim(self.output.buf(), status, &headers);
+        }
+    }
+
+    pub(super) fn put_continue(&mut self, inbound: &mut Inbound) {
+        if std::mem::take(&mut inbound.expects_continue) {
+            self.output.buf().extend_from_slice(encode::CONTINUE);
+        }
+    }
+
+    /// What the connection does behind an answer that was sent in full.
+    async fn after(
+        &mut self,
+        running: Running<'_, A>,
+        inbound: &mut Inbound,
+        keep: bool,
+        client_keeps: bool,
+        now: Instant,
+    ) -> Then {
+        let then = self.end_request(running, Then::Next(now));
+        if keep && self.discard(inbound).await {
+            return then;
+        }
+        if self.eof || (!client_keeps && inbound.complete && self.input.is_empty()) {
+            Then::Close
+        } else {
+            Then::Linger
+        }
+    }
+
+    /// Lets go of the request. Its memory serves for the next one.
+    fn end_request(&mut self, mut running: Running<'_, A>, then: Then) -> Then {
+        if let Some(shared) = &self.shared {
+            shared.end();
+        }
+        self.parser.recycle(std::mem::take(running.exchange.request.headers_mut()));
+        then
+    }
+
+    /// How an answer that was sent in full is entered.
+    fn outcome(&self, running: &Running<'_, A>) -> Outcome {
+        let refused = running.status.is_some_and(|status| status.is_client_error())
+            && self.shared.as_ref().is_some_and(|shared| shared.body_error().is_some());
+        running.exchange.record.outcome.unwrap_or(if refused { Outcome::Rejected } else { Outcome::Answered })
+    }
+}

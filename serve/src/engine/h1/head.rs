@@ -1,0 +1,89 @@
+//! Waiting for a request.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::StatusCode;
+use playhouse_protocol::http1::RequestHead;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
+
+use super::connection::{Connection, Drain};
+use crate::Application;
+use crate::ledger::Ticket;
+
+/// What has come.
+pub(super) enum Next {
+    /// A request; its first byte was read at the time beside it.
+    Head(Ticket, Instant, RequestHead),
+    /// No request, but something to be answered with this status.
+    Refused(Ticket, StatusCode),
+    /// The client has gone in the middle of a head.
+    Gone(Ticket),
+    /// Nothing, and the connection is over: closed by the client, drained, or idle for too long.
+    Idle,
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, IO, A> {
+    /// Waits for the next request. `idle_since` is when the one before had ended.
+    pub(super) async fn next_head(
+        &mut self,
+        drain: &mut Drain<'_, impl Future<Output = ()>>,
+        idle_since: Instant,
+    ) -> Next {
+        let mut begun = None;
+        let mut shrunk = false;
+        poll_fn(|cx| self.poll_head(cx, drain, idle_since, &mut begun, &mut shrunk)).await
+    }
+
+    fn poll_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        drain: &mut Drain<'_, impl Future<Output = ()>>,
+        idle_since: Instant,
+        begun: &mut Option<(Ticket, Instant)>,
+        shrunk: &mut bool,
+    ) -> Poll<Next> {
+        loop {
+            if begun.is_none() && self.parser.begin(&mut self.input) {
+                *begun = Some((self.app.ledger().accept(), Instant::now()));
+            }
+            if let Some((ticket, started)) = begun.take() {
+                match self.parser.parse(&mut self.input) {
+                    Ok(Some(head)) => return Poll::Ready(Next::Head(ticket, started, head)),
+                    Ok(None) => *begun = Some((ticket, started)),
+                    Err(error) => return Poll::Ready(Next::Refused(ticket, error.status())),
+                }
+            }
+            match self.poll_fill(cx) {
+                Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => {
+                    return Poll::Ready(begun.take().map_or(Next::Idle, |(ticket, _)| Next::Gone(ticket)));
+                }
+                Poll::Ready(Ok(_)) => continue,
+                Poll::Pending => {}
+            }
+            let timeouts = &self.settings.timeouts;
+            let deadline = match begun {
+                Some((_, started)) => *started + timeouts.head,
+                None if drain.poll(cx) => return Poll::Ready(Next::Idle),
+                None if *shrunk => idle_since + timeouts.idle,
+                None => idle_since + timeouts.idle.min(SHRINK),
+            };
+            if self.timer.poll(cx, deadline).is_pending() {
+                return Poll::Pending;
+            }
+            if let Some((ticket, _)) = begun.take() {
+                return Poll::Ready(Next::Refused(ticket, StatusCode::REQUEST_TIMEOUT));
+            }
+            if *shrunk {
+                return Poll::Ready(Next::Idle);
+            }
+            self.shrink();
+            *shrunk = true;
+        }
+    }
+}
+
+/// After this a connection is idle rather than between two requests, and gives its buffers back.
+const SHRINK: Duration = Duration::from_secs(1);

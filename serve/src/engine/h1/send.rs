@@ -1,0 +1,271 @@
+//! Sending an answer: its head, and its content as it comes.
+
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{StatusCode, response};
+use http_body::{Body as _, Frame, SizeHint};
+use playhouse_protocol::http1::encode;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::answer::{self, Asked, Framing};
+use super::connection::{Connection, Drain};
+use super::exchange::Running;
+use super::input::{Gone, Inbound};
+use crate::{Application, Body, BodyError, Outcome, RequestBodyError};
+
+/// Why an answer is not complete.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The client has.
+    Gone,
+    /// The body has failed.
+    Body(BodyError),
+    /// The handler or the body has panicked, with this message.
+    Panic(String),
+    /// The body is longer or shorter than was announced.
+    Length,
+}
+
+/// A body and how far it has come.
+struct Answer {
+    body: Body,
+    framing: Framing,
+    /// All content, and what ends it, was put into the output.
+    complete: bool,
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, IO, A> {
+    /// Sends the answer. Whether the connection goes on.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one exchange, borrowed apart")]
+    pub(super) async fn send(
+        &mut self,
+        drain: &mut Drain<'_, impl Future<Output = ()>>,
+        asked: &Asked,
+        running: &mut Running<'_, A>,
+        inbound: &mut Inbound,
+        mut parts: response::Parts,
+        mut body: Body,
+        mut keep: bool,
+    ) -> Result<bool, Fault> {
+        let mut substituted = None;
+        loop {
+            let mut size = SizeHint::default();
+            let mut first = Poll::Pending;
+            if !asked.has_content(parts.status) {
+                size = guarded(|| body.size_hint()).unwrap_or_default();
+                body = Body::Empty;
+                first = Poll::Ready(None);
+            } else if let Body::Empty | Body::Bytes(_) = body {
+                size = body.size_hint();
+            } else {
+                // The first piece is asked for before the head is written: so both are one write, and a body that
+                // fails at once is an answer of its own rather than a broken one.
+                match poll_fn(|cx| Poll::Ready(first_frame(cx, &mut body, &mut size))).await {
+                    Ok(frame) => first = frame,
+                    Err(fault) => {
+                        let (status, outcome) = self.report(fault);
+                        substituted = Some(outcome);
+                        keep = false;
+                        (parts, body) = answer::bare(status);
+                        continue;
+                    }
+                }
+            }
+            if let Some(shared) = self.shared.clone() {
+                let waiting = shared.close_interim();
+                self.put_interim(waiting, inbound);
+                if inbound.expects_continue
+                    && first.is_pending()
+                    && poll_fn(|cx| Poll::Ready(shared.demand(cx.waker()))).await.body
+                {
+                    self.put_continue(inbound);
+                }
+                keep &= inbound.complete || !shared.is_abandoned() || !inbound.is_beyond_discard();
+            }
+            let framing = asked.framing(&parts, &size);
+            keep = keep
+                && !answer::asks_to_close(&parts.headers)
+                && framing != Framing::UntilClose
+                && !inbound.broken
+                && !inbound.expects_continue
+                && !(self.eof && self.input.is_empty())
+                && !poll_fn(|cx| Poll::Ready(drain.poll(cx))).await;
+            running.status = Some(parts.status);
+            let mark = self.output.mark();
+            answer::head(self.output.buf(), asked, &parts, &size, framing, keep);
+            let mut answer = Answer { body, framing, complete: framing == Framing::None };
+            if let Poll::Ready(frame) = first {
+                self.put(&mut answer, frame, &mut running.bytes)?;
+            }
+            match poll_fn(|cx| self.poll_answer(cx, &mut answer, &mut running.bytes, inbound)).await {
+                Ok(()) => {
+                    if let Some(outcome) = substituted {
+                        running.exchange.record.outcome = Some(outcome);
+                    }
+                    return Ok(keep);
+                }
+                Err(Fault::Gone) => return Err(Fault::Gone),
+                Err(fault) if substituted.is_none() && self.output.roll_back(mark) => {
+                    let (status, outcome) = self.report(fault);
+                    substituted = Some(outcome);
+                    running.bytes = 0;
+                    keep = false;
+                    (parts, body) = answer::bare(status);
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+    }
+
+    fn poll_answer(
+        &mut self,
+        cx: &mut Context<'_>,
+        answer: &mut Answer,
+        bytes: &mut u64,
+        inbound: &mut Inbound,
+    ) -> Poll<Result<(), Fault>> {
+        loop {
+            while !answer.complete && self.output.has_room() {
+                match guarded(|| Pin::new(&mut answer.body).poll_frame(cx)) {
+                    Ok(Poll::Pending) => break,
+                    Ok(Poll::Ready(frame)) => {
+                        let frame = frame.transpose().map_err(Fault::Body)?;
+                        self.put(answer, frame, bytes)?;
+                    }
+                    Err(fault) => return Poll::Ready(Err(fault)),
+                }
+            }
+            let full = !answer.complete && !self.output.has_room();
+            match self.poll_flush(cx) {
+                Poll::Ready(Ok(())) if answer.complete => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(())) if full => continue,
+                Poll::Ready(Ok(())) | Poll::Pending => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Fault::Gone)),
+            }
+            match self.poll_request(cx, inbound, false) {
+                Ok(true) => {}
+                Ok(false) => return Poll::Pending,
+                Err(Gone) => return Poll::Ready(Err(Fault::Gone)),
+            }
+        }
+    }
+
+    /// Puts a piece of content into the output, framed; `None` is the end.
+    fn put(
+        &mut self,
+        answer: &mut Answer,
+        frame: Option<Frame<Bytes>>,
+        bytes: &mut u64,
+    ) -> Result<(), Fault> {
+        let Some(frame) = frame else {
+            match answer.framing {
+                Framing::Length(left) if left > 0 => return Err(Fault::Length),
+                Framing::Chunked if !answer.complete => {
+                    self.output.buf().extend_from_slice(encode::LAST_CHUNK)
+                }
+                _ => {}
+            }
+            answer.complete = true;
+            return Ok(());
+        };
+        let data = match frame.into_data() {
+            Ok(data) => data,
+            Err(frame) => {
+                if let Ok(trailers) = frame.into_trailers()
+                    && answer.framing == Framing::Chunked
+                {
+                    encode::last_chunk(self.output.buf(), &trailers);
+                    answer.complete = true;
+                }
+                return Ok(());
+            }
+        };
+        if data.is_empty() || answer.complete {
+            return if data.is_empty() { Ok(()) } else { Err(Fault::Length) };
+        }
+        let size = data.len() as u64;
+        match &mut answer.framing {
+            Framing::Length(left) => {
+                // What is too long is cut before its last piece: sent to its announced length, it would look whole.
+                *left = left.checked_sub(size).ok_or(Fault::Length)?;
+                let body = &answer.body;
+                answer.complete = *left == 0 && guarded(|| body.is_end_stream())?;
+                self.output.put(data, b"");
+            }
+            Framing::Chunked => {
+                encode::chunk_head(self.output.buf(), data.len());
+                self.output.put(data, encode::CHUNK_END);
+            }
+            Framing::UntilClose | Framing::None => self.output.put(data, b""),
+        }
+        *bytes += size;
+        Ok(())
+    }
+
+    /// What to answer in place of what has failed, and how the request is entered.
+    pub(super) fn report(&self, fault: Fault) -> (StatusCode, Outcome) {
+        match fault {
+            Fault::Gone => (StatusCode::BAD_REQUEST, Outcome::ClientGone),
+            Fault::Body(BodyError::Upstream(_)) => (StatusCode::BAD_GATEWAY, Outcome::UpstreamFailed),
+            Fault::Body(BodyError::Request(error)) => (
+                error.status(),
+                if error == RequestBodyError::Gone { Outcome::ClientGone } else { Outcome::Rejected },
+            ),
+            Fault::Body(error @ (BodyError::File(_) | BodyError::Handler(_))) => {
+                tracing::warn!(%error, "an answer was cut");
+                (StatusCode::INTERNAL_SERVER_ERROR, Outcome::Killed)
+            }
+            Fault::Length => {
+                tracing::error!("an answer was cut: its content is not as long as was announced");
+                (StatusCode::INTERNAL_SERVER_ERROR, Outcome::Killed)
+            }
+            Fault::Panic(message) => {
+                self.app.panicked(&self.info, &message);
+                (StatusCode::INTERNAL_SERVER_ERROR, Outcome::Killed)
+            }
+        }
+    }
+}
+
+/// Asks a body for its first piece; `size` is then the size of all of it.
+fn first_frame(
+    cx: &mut Context<'_>,
+    body: &mut Body,
+    size: &mut SizeHint,
+) -> Result<Poll<Option<Frame<Bytes>>>, Fault> {
+    guarded(|| {
+        let before = body.size_hint();
+        let frame = match Pin::new(&mut *body).poll_frame(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(frame) => Poll::Ready(frame.transpose().map_err(Fault::Body)?),
+        };
+        *size = match &frame {
+            _ if before.exact().is_some() => before,
+            Poll::Pending => before,
+            Poll::Ready(None) => SizeHint::with_exact(0),
+            Poll::Ready(Some(frame)) if body.is_end_stream() && frame.is_data() => {
+                SizeHint::with_exact(frame.data_ref().map_or(0, Bytes::len) as u64)
+            }
+            Poll::Ready(Some(_)) => before,
+        };
+        Ok(frame)
+    })?
+}
+
+/// Runs what is not ours; a panic in it is an error.
+fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, Fault> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| Fault::Panic(message(panic)))
+}
+
+pub(super) fn message(panic: Box<dyn std::any::Any + Send>) -> String {
+    match panic.downcast::<String>() {
+        Ok(message) => *message,
+        Err(panic) => {
+            panic.downcast::<&str>().map_or_else(|_| "no message".into(), |message| (*message).into())
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! What the body of a request and its interim answers share with the connection. Both may be polled from anywhere,
+//! another task included, and outlive their request; the connection alone reads and writes.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use http_body::{Frame, SizeHint};
+use parking_lot::Mutex;
+
+use crate::RequestBodyError;
+
+/// Reads a request's body.
+#[derive(Debug)]
+pub struct BodyReader {
+    shared: Arc<Shared>,
+    /// The number of the request; when the connection is at another one, this body is over.
+    request: u64,
+    /// Has given its end or an error.
+    ended: bool,
+}
+
+/// Queues interim answers.
+#[derive(Clone, Debug)]
+pub struct InformationalSender {
+    shared: Arc<Shared>,
+    request: u64,
+}
+
+/// One per connection, for the request it is at.
+#[derive(Debug, Default)]
+pub(super) struct Shared(Mutex<State>);
+
+/// What the connection has to do for those who share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Demand {
+    /// Read the body.
+    pub(super) body: bool,
+    /// Write interim answers.
+    pub(super) interim: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    request: u64,
+    connection: Option<Waker>,
+    interim_open: bool,
+    interim: Vec<(StatusCode, HeaderMap)>,
+    body: Body,
+}
+
+#[derive(Debug, Default)]
+struct Body {
+    limit: u64,
+    /// Bytes given.
+    given: u64,
+    /// Bytes that the connection has not yet decoded, where that is known.
+    remaining: Option<u64>,
+    /// Decoded and not yet given.
+    ready: Option<Result<Frame<Bytes>, RequestBodyError>>,
+    /// Nothing comes behind `ready`.
+    ended: bool,
+    /// The reader waits for more.
+    wanted: bool,
+    reader: Option<Waker>,
+    /// The reader was dropped.
+    abandoned: bool,
+    /// What the reader was given instead of an end.
+    error: Option<RequestBodyError>,
+}
+
+impl Shared {
+    /// Goes on to a request; whoever belongs to an earlier one has no part in it.
+    pub(super) fn begin(&self, request: u64) {
+        let mut state = self.0.lock();
+        state.request = request;
+        state.interim_open = true;
+    }
+
+    /// The body of the request that has begun, `remaining` bytes long where that was announced.
+    pub(super) fn body(self: &Arc<Self>, remaining: Option<u64>, limit: u64) -> BodyReader {
+        let mut state = self.0.lock();
+        state.body = Body { limit, remaining, ..Body::default() };
+        BodyReader { shared: self.clone(), request: state.request, ended: false }
+    }
+
+    /// Sends interim answers for the request that has begun.
+    pub(super) fn informational(self: &Arc<Self>) -> InformationalSender {
+        InformationalSender { shared: self.clone(), request: self.0.lock().request }
+    }
+
+    /// Ends the request: a body that is still held elsewhere fails.
+    pub(super) fn end(&self) {
+        let mut state = self.0.lock();
+        state.request = 0;
+        state.interim_open = false;
+        state.interim.clear();
+        let reader = std::mem::take(&mut state.body).reader;
+        drop(state);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    /// What there is to do; `waker` is called when there is more.
+    pub(super) fn demand(&self, waker: &Waker) -> Demand {
+        let mut state = self.0.lock();
+        if state.connection.as_ref().is_none_or(|known| !known.will_wake(waker)) {
+            state.connection = Some(waker.clone());
+        }
+        Demand { body: state.body.wanted, interim: !state.interim.is_empty() }
+    }
+
+    /// The interim answers that wait.
+    pub(super) fn take_interim(&self) -> Vec<(StatusCode, HeaderMap)> {
+        std::mem::take(&mut self.0.lock().interim)
+    }
+
+    /// As [`Shared::take_interim`]; no more are taken.
+    pub(super) fn close_interim(&self) -> Vec<(StatusCode, HeaderMap)> {
+        let mut state = self.0.lock();
+        state.interim_open = false;
+        std::mem::take(&mut state.interim)
+    }
+
+    /// Gives the reader what it waits for: `None` is the end. `ended` says that nothing comes behind it.
+    pub(super) fn deliver(
+        &self,
+        piece: Option<Result<Frame<Bytes>, RequestBodyError>>,
+        ended: bool,
+        remaining: Option<u64>,
+    ) {
+        let mut state = self.0.lock();
+        let body = &mut state.body;
+        body.wanted = false;
+        body.ended |= ended || piece.is_none();
+        body.ready = piece;
+        body.remaining = remaining;
+        let reader = body.reader.take();
+        drop(state);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    /// Whether nobody will read the rest of the body.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.0.lock().body.abandoned
+    }
+
+    /// What the body's reader was given instead of an end.
+    pub(super) fn body_error(&self) -> Option<RequestBodyError> {
+        self.0.lock().body.error
+    }
+}
+
+impl BodyReader {
+    /// Replaces the limit in bytes where one is given; what it is now.
+    pub(crate) fn limit(&mut self, bytes: Option<u64>) -> u64 {
+        let mut state = self.shared.0.lock();
+        if state.request != self.request {
+            return u64::MAX;
+        }
+        if let Some(bytes) = bytes {
+            state.body.limit = bytes;
+        }
+        state.body.limit
+    }
+
+    pub(crate) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let mut state = self.shared.0.lock();
+        if state.request != self.request {
+            self.ended = true;
+            return Poll::Ready(Some(Err(RequestBodyError::Gone)));
+        }
+        let connection = state.connection.clone();
+        let body = &mut state.body;
+        let announced = body.remaining.unwrap_or(0).saturating_add(body.given);
+        let piece = match body.ready.take() {
+            _ if announced > body.limit => Err(RequestBodyError::TooLarge),
+            Some(Ok(frame)) => {
+                body.given += frame.data_ref().map_or(0, Bytes::len) as u64;
+                if body.given > body.limit { Err(RequestBodyError::TooLarge) } else { Ok(frame) }
+            }
+            Some(Err(error)) => Err(error),
+            None if body.ended => {
+                self.ended = true;
+                return Poll::Ready(None);
+            }
+            None => {
+                body.wanted = true;
+                if body.reader.as_ref().is_none_or(|known| !known.will_wake(cx.waker())) {
+                    body.reader = Some(cx.waker().clone());
+                }
+                drop(state);
+                // Polled from the connection's own task, the connection looks here itself when the poll is over.
+                if let Some(connection) = connection.filter(|known| !known.will_wake(cx.waker())) {
+                    connection.wake();
+                }
+                return Poll::Pending;
+            }
+        };
+        if let Err(error) = piece {
+            body.error = Some(error);
+            body.abandoned = true;
+            self.ended = true;
+        }
+        Poll::Ready(Some(piece))
+    }
+
+    pub(crate) fn is_end_stream(&self) -> bool {
+        if self.ended {
+            return true;
+        }
+        let state = self.shared.0.lock();
+        state.request == self.request && state.body.ended && state.body.ready.is_none()
+    }
+
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        let state = self.shared.0.lock();
+        if self.ended || state.request != self.request {
+            return SizeHint::default();
+        }
+        let ready = match &state.body.ready {
+            Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len) as u64,
+            _ => 0,
+        };
+        match state.body.remaining {
+            Some(remaining) => SizeHint::with_exact(remaining + ready),
+            None => SizeHint::default(),
+        }
+    }
+}
+
+impl Drop for BodyReader {
+    fn drop(&mut self) {
+        let mut state = self.shared.0.lock();
+        if state.request == self.request {
+            let body = &mut state.body;
+            body.abandoned = true;
+            body.wanted = false;
+            body.ready = None;
+            body.reader = None;
+        }
+    }
+}
+
+impl InformationalSender {
+    /// See [`crate::exchange::Informational::send`].
+    pub fn send(&self, status: StatusCode, headers: HeaderMap) {
+        let mut state = self.shared.0.lock();
+        let valid = status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS;
+        if !valid
+            || !state.interim_open
+            || state.request != self.request
+            || state.interim.len() == MAX_INTERIM
+        {
+            return;
+        }
+        state.interim.push((status, headers));
+        let connection = state.connection.clone();
+        drop(state);
+        if let Some(connection) = connection {
+            connection.wake();
+        }
+    }
+}
+
+/// Interim answers that may wait to be written; an upstream server decides how many it sends.
+const MAX_INTERIM: usize = 16;
