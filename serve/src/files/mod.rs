@@ -1,44 +1,285 @@
-//! Static files.
-use crate::BodyError;
+//! Static files: exactly fresh, never out of their root, small ones from memory.
+//!
+//! [`Static`] answers; [`open`] finds a file beneath the root; [`cache`] keeps small ones; [`head`] is what is said of a
+//! file; [`conditional`], [`range`] and [`accept_encoding`] decide what of it is sent; [`body`] sends it.
+//!
+//! # Freshness
+//! Nothing is remembered without asking the kernel. A cached file is served after one `statx` of its path, as it is
+//! resolved now: through the root, whose own symlinks may have been swapped by a deployment, to an inode whose device,
+//! number, size, mtime and ctime must all be those of the file that was read. That comparison is not what keeps a request
+//! beneath the root: whatever the path resolves to by then, the bytes in memory are those of an inode that was opened
+//! beneath it. Anything else is opened anew: the root, then the file beneath that very descriptor, so that a swap in
+//! between gives the old release or the new one, never a mixture. Absence is never remembered.
+//!
+//! A change through a shared memory mapping moves the timestamps late, and is seen only then. On a network file system
+//! freshness is that of the kernel's attribute cache.
+//!
+//! # Confinement
+//! `openat2` with `RESOLVE_BENEATH` and `RESOLVE_NO_MAGICLINKS` (Linux 5.6): symlinks may lead anywhere beneath the root,
+//! not out of it, and absolute ones nowhere. Only regular files are served. Dot files are files like any other.
+
+mod accept_encoding;
+mod body;
+mod buffer;
+mod cache;
+mod conditional;
+mod head;
+mod open;
+mod range;
+
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
 use bytes::Bytes;
-use http_body::Frame;
-use std::task::{Context, Poll};
-/// A range of an open file.
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
+use playhouse_config::model::{self, Encoding, PathPattern};
+use rustix::io::Errno;
+
+pub use self::body::FileBody;
+pub use self::cache::FileCache;
+
+use self::cache::{Cached, Content};
+use self::conditional::Precondition;
+use self::head::Head;
+use self::open::{Found, Root};
+use self::range::ByteRange;
+use crate::exchange::Record;
+use crate::router::NormalisedPath;
+use crate::{Body, Exchange, Outcome, respond};
+
+/// Files beneath a root, compiled from a route.
 #[derive(Debug)]
-pub struct FileBody;
-impl FileBody {
-    /// Bytes not yet given.
-    pub fn remaining(&self) -> u64 {
-        todo!()
-    }
-    pub(crate) fn poll_frame(
-        &mut self,
-        _cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        todo!()
-    }
+pub struct Static {
+    root: Arc<Root>,
+    /// Bytes of the route's own path, taken off the request's.
+    prefix: usize,
+    index: Box<[Box<[u8]>]>,
+    precompressed: Box<[Encoding]>,
 }
-/// Small files in memory.
-#[derive(Debug, Default)]
-pub struct FileCache;
-/// Files beneath a root.
-#[derive(Debug)]
-pub struct Static;
+
 impl Static {
-    /// Compiles.
-    pub fn new(
-        _config: &playhouse_config::model::Static,
-        _path: &playhouse_config::model::PathPattern,
-        _cache: &std::sync::Arc<FileCache>,
-    ) -> Self {
-        Static
+    /// Compiles a route with this path. The root need not exist yet: without it there are no files.
+    pub fn new(config: &model::Static, path: &PathPattern, cache: &Arc<FileCache>) -> Self {
+        Static {
+            root: Arc::new(Root::new(config, cache)),
+            prefix: match path {
+                PathPattern::Prefix(prefix) => prefix.len(),
+                // An exact path is a file's whole path beneath the root.
+                PathPattern::Exact(_) => 1,
+            },
+            index: config.index.iter().map(|name| name.as_bytes().into()).collect(),
+            precompressed: config.precompressed.clone().into(),
+        }
     }
-    /// Answers.
-    pub async fn answer(
-        &self,
-        _exchange: &mut crate::Exchange,
-        _path: &crate::router::NormalisedPath,
-    ) -> http::Response<crate::Body> {
-        crate::respond::error(http::StatusCode::NOT_FOUND)
+
+    /// Answers a request that this route matches. `path` is that of the request's URI.
+    pub async fn answer(&self, exchange: &mut Exchange, path: &NormalisedPath) -> Response<Body> {
+        let method = exchange.request.method();
+        if *method != Method::GET && *method != Method::HEAD {
+            return respond::method_not_allowed("GET, HEAD");
+        }
+        if path.has_encoded_slash() {
+            return respond::error(StatusCode::NOT_FOUND);
+        }
+        let uri = exchange.request.uri();
+        let relative = path.decoded(uri).get(self.prefix..).unwrap_or_default();
+        match self.select(relative, exchange.request.headers()).await {
+            Ok(Selected::File(content)) => serve(&exchange.request, &content),
+            Ok(Selected::Directory) => into_directory(uri),
+            Err(error) => failed(&mut exchange.record, relative, error),
+        }
+    }
+
+    /// The representation of what is at `relative`: its index file where it is a directory, a precompressed sibling where
+    /// the client prefers one.
+    async fn select(&self, relative: &[u8], headers: &HeaderMap) -> Result<Selected, Errno> {
+        let mut path = self.root.path(relative);
+        let original = if matches!(relative.last(), None | Some(b'/')) {
+            let directory = path.len();
+            let mut found = Err(Errno::NOENT);
+            for name in &self.index {
+                path.truncate(directory);
+                path.extend_from_slice(name);
+                found = match self.find(&path, None).await {
+                    Err(Errno::NOENT) => continue,
+                    // An index that is a directory is none.
+                    Ok(Found::Directory) => continue,
+                    other => other,
+                };
+                break;
+            }
+            found?
+        } else {
+            self.find(&path, None).await?
+        };
+        let Found::File(original) = original else { return Ok(Selected::Directory) };
+        if self.precompressed.is_empty() {
+            return Ok(Selected::File(original));
+        }
+        for coding in accept_encoding::preferred(headers, &self.precompressed) {
+            let length = path.len();
+            path.extend_from_slice(head::suffix(coding).as_bytes());
+            let sibling = self.find(&path, Some(coding)).await;
+            path.truncate(length);
+            // One that is older was made from something else. Whole seconds, since some tools copy no more.
+            if let Ok(Found::File(sibling)) = sibling
+                && sibling.head().stamp.modified.0 >= original.head().stamp.modified.0
+            {
+                return Ok(Selected::File(sibling));
+            }
+        }
+        Ok(Selected::File(original))
+    }
+
+    async fn find(&self, path: &[u8], coding: Option<Encoding>) -> Result<Found, Errno> {
+        if !self.root.is_remote() {
+            match self.root.find(path, coding, open::Mode::Inline) {
+                Err(Errno::AGAIN) => {}
+                found => return found,
+            }
+        }
+        let (root, path) = (self.root.clone(), path.to_vec());
+        let blocking = tokio::task::spawn_blocking(move || root.find(&path, coding, open::Mode::Blocking));
+        match blocking.await {
+            Ok(found) => found,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is ending.
+                Err(_) => Err(Errno::CANCELED),
+            },
+        }
     }
 }
+
+enum Selected {
+    File(Content),
+    /// Asked for without a final slash.
+    Directory,
+}
+
+/// Answers with what the preconditions and the range leave of a file (RFC 9110 §13.2.2).
+fn serve<B>(request: &http::Request<B>, content: &Content) -> Response<Body> {
+    let head = content.head();
+    match conditional::evaluate(request.headers(), head) {
+        Precondition::Failed => return respond::error(StatusCode::PRECONDITION_FAILED),
+        Precondition::NotModified => return not_modified(head),
+        Precondition::Passed => {}
+    }
+    let get = *request.method() == Method::GET;
+    let size = head.stamp.size;
+    let range = if get && conditional::range_applies(request.headers(), head) {
+        range::of_request(request.headers(), size)
+    } else {
+        ByteRange::Whole
+    };
+    let (first, length) = match range {
+        ByteRange::Whole => (0, size),
+        ByteRange::Part { first, last } => (first, last - first + 1),
+        ByteRange::Unsatisfiable => return unsatisfiable(size),
+    };
+    let mut response = Response::new(if get { content.body(first, length) } else { Body::Empty });
+    response.headers_mut().clone_from(&head.fields);
+    if let ByteRange::Part { first, last } = range {
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        if let Ok(value) = HeaderValue::try_from(format!("bytes {first}-{last}/{size}")) {
+            response.headers_mut().insert(header::CONTENT_RANGE, value);
+        }
+        response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    }
+    response
+}
+
+/// 304 with the fields that RFC 9110 §15.4.5 asks for.
+fn not_modified(head: &Head) -> Response<Body> {
+    let mut response = Response::new(Body::Empty);
+    *response.status_mut() = StatusCode::NOT_MODIFIED;
+    for name in [header::ETAG, header::LAST_MODIFIED, header::VARY, header::CACHE_CONTROL] {
+        if let Some(value) = head.fields.get(&name) {
+            response.headers_mut().insert(name, value.clone());
+        }
+    }
+    response
+}
+
+/// 416 with the size there is (RFC 9110 §15.5.17).
+fn unsatisfiable(size: u64) -> Response<Body> {
+    let mut response = respond::error(StatusCode::RANGE_NOT_SATISFIABLE);
+    if let Ok(value) = HeaderValue::try_from(format!("bytes */{size}")) {
+        response.headers_mut().insert(header::CONTENT_RANGE, value);
+    }
+    response
+}
+
+/// To the same path with a final slash. The path is normalised: it begins with one slash, and no more.
+fn into_directory(uri: &Uri) -> Response<Body> {
+    let location = match uri.query() {
+        Some(query) => format!("{}/?{query}", uri.path()),
+        None => format!("{}/", uri.path()),
+    };
+    match HeaderValue::try_from(location) {
+        Ok(location) => respond::redirect(StatusCode::MOVED_PERMANENTLY, location),
+        Err(_) => respond::error(StatusCode::BAD_REQUEST),
+    }
+}
+
+fn failed(record: &mut Record, relative: &[u8], error: Errno) -> Response<Body> {
+    let status = match error {
+        // EXDEV: out of the root. ELOOP: too many symlinks, or a magic one. ENXIO: a socket or a device without a driver.
+        Errno::NOENT
+        | Errno::NOTDIR
+        | Errno::LOOP
+        | Errno::XDEV
+        | Errno::NAMETOOLONG
+        | Errno::NXIO
+        | Errno::NODEV => StatusCode::NOT_FOUND,
+        Errno::ACCESS | Errno::PERM => StatusCode::FORBIDDEN,
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::CANCELED => {
+            record.outcome = Some(Outcome::Shed);
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    if status.is_server_error() {
+        let path = String::from_utf8_lossy(relative);
+        tracing::warn!(?path, error = %std::io::Error::from(error), "a file cannot be opened");
+    }
+    respond::error(status)
+}
+
+impl Content {
+    fn head(&self) -> &Head {
+        match self {
+            Content::Memory(cached) => &cached.head,
+            Content::File(head, _) => head,
+        }
+    }
+
+    fn body(&self, first: u64, length: u64) -> Body {
+        match self {
+            Content::Memory(cached) => slice(cached, first, length).into(),
+            Content::File(_, _) if length == 0 => Body::Empty,
+            Content::File(_, file) => Body::File(file.range(first, length)),
+        }
+    }
+}
+
+/// The range was computed from the size of these very bytes, which are few.
+fn slice(cached: &Cached, first: u64, length: u64) -> Bytes {
+    let first = usize::try_from(first).unwrap_or(usize::MAX).min(cached.bytes.len());
+    let last = first.saturating_add(usize::try_from(length).unwrap_or(usize::MAX)).min(cached.bytes.len());
+    cached.bytes.slice(first..last)
+}
+
+impl Root {
+    /// The path of what is at `relative`.
+    fn path(&self, relative: &[u8]) -> Vec<u8> {
+        let root = self.directory().as_os_str().as_bytes();
+        let mut path = Vec::with_capacity(root.len() + relative.len() + 32);
+        path.extend_from_slice(root);
+        path.extend_from_slice(relative);
+        path
+    }
+}
+
+#[cfg(test)]
+mod tests;
