@@ -12,7 +12,7 @@ use crate::access_log::AccessLog;
 use crate::application::{Application, End};
 use crate::files::FileCache;
 use crate::handler::Handler;
-use crate::metrics::Metrics;
+use crate::metrics::{ListenerMetrics, Metrics, RouteMetrics};
 use crate::random::Random;
 use crate::router::route::{RouteError, Tables};
 use crate::router::{NormalisedPath, Route, Router, Target, host};
@@ -32,6 +32,8 @@ pub struct Site {
     pub started: Instant,
     /// The routes in force.
     pub router: ArcSwap<Router<Arc<Route>>>,
+    /// What is counted where there is no route.
+    counters: ArcSwap<Counters>,
     /// Listening sockets, and what was accepted from them.
     pub sockets: Sockets,
     /// Certificates by listener.
@@ -59,6 +61,7 @@ impl Site {
             name: config.name.as_str().into(),
             started: Instant::now(),
             router: ArcSwap::default(),
+            counters: ArcSwap::default(),
             sockets: Sockets::default(),
             certificates: Certificates::default(),
             upstreams: Upstreams::default(),
@@ -84,7 +87,9 @@ impl Site {
             files: &self.files,
             handlers: &self.handlers,
         };
-        self.router.store(Arc::new(Router::build(config, &tables)?));
+        let router = Router::build(config, &tables)?;
+        self.counters.store(Arc::new(Counters::new(config, &tables)));
+        self.router.store(Arc::new(router));
         Ok(())
     }
 
@@ -111,6 +116,7 @@ impl Site {
 
 impl Application for Site {
     async fn handle(&self, exchange: &mut Exchange) -> Response<Body> {
+        exchange.record.log = self.access_log.capture(exchange);
         let (route, path) = match self.route(exchange) {
             Ok(found) => found,
             Err(unrouted) => return unrouted.answer(exchange),
@@ -131,24 +137,34 @@ impl Application for Site {
     }
 
     fn ended(&self, exchange: &Exchange, end: &End) {
-        let _ = (exchange, end);
+        let listener = exchange.connection.listener_index;
+        match &exchange.record.route {
+            Some(route) => route.observe(listener, end),
+            None => {
+                if let Some(unrouted) = &self.counters.load().unrouted {
+                    unrouted.observe(listener, end);
+                }
+            }
+        }
+        self.access_log.write(exchange, end);
     }
 
     fn refused(&self, connection: &ConnectionInfo, status: Option<StatusCode>) {
-        tracing::debug!(
-            listener = %connection.listener,
-            client = %connection.peer,
-            status = status.map(|status| status.as_u16()),
-            "request refused"
-        );
+        if let Some(listener) = self.counters.load().listener(connection) {
+            listener.refused(status);
+        }
+        self.access_log.refused(connection, status);
     }
 
     fn panicked(&self, connection: &ConnectionInfo, message: &str) {
+        if let Some(listener) = self.counters.load().listener(connection) {
+            listener.panicked();
+        }
         tracing::error!(
             listener = %connection.listener,
             client = %connection.peer,
             panic = ?message,
-            "a request's handler has panicked; that request is lost, the connection goes on where it can"
+            "a request's handler has panicked; that request is lost"
         );
     }
 }
@@ -156,6 +172,33 @@ impl Application for Site {
 impl std::fmt::Debug for Site {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Site").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Handles of what is counted where there is no route.
+#[derive(Debug, Default)]
+struct Counters {
+    unrouted: Option<Arc<RouteMetrics>>,
+    /// By the listener's number.
+    listeners: Vec<Option<Arc<ListenerMetrics>>>,
+}
+
+impl Counters {
+    fn new(config: &model::Site, tables: &Tables<'_>) -> Self {
+        let names = config.listeners.iter().map(|listener| &listener.name);
+        let numbered: Vec<_> = names.map(|name| (tables.sockets.index(name), name.clone())).collect();
+        let mut listeners = Vec::new();
+        for (index, name) in &numbered {
+            if listeners.len() <= *index {
+                listeners.resize(index + 1, None);
+            }
+            listeners[*index] = Some(tables.metrics.listener(name));
+        }
+        Counters { unrouted: Some(tables.metrics.route(UNROUTED, &numbered)), listeners }
+    }
+
+    fn listener(&self, connection: &ConnectionInfo) -> Option<&ListenerMetrics> {
+        self.listeners.get(connection.listener_index)?.as_deref()
     }
 }
 
@@ -205,6 +248,9 @@ impl Unrouted {
         }
     }
 }
+
+/// The route's label of requests that match none; no route of a site file can have it.
+const UNROUTED: &str = "(none)";
 
 /// Any method goes through to handlers and upstreams; these are the ones that RFC 9110 §9.3 and RFC 5789 define, without
 /// CONNECT (this is no forward proxy) and TRACE (it reflects credentials).
@@ -343,6 +389,40 @@ mod tests {
             let response = site.handle(&mut exchange).await;
             assert_eq!((response.status().as_u16(), exchange.record.outcome), (status, outcome));
             assert_eq!(response.headers()[header::SERVER], "here");
+        }
+    }
+
+    #[tokio::test]
+    async fn every_end_is_counted_with_its_route_or_without_one() {
+        let mut config = config(vec![route("/a", respond(201))]);
+        config.listeners = vec![model::Listener {
+            name: "http".into(),
+            bind: model::Bind::Tcp { address: ([127, 0, 0, 1], 0).into(), only_v6: false },
+            tls: Vec::new(),
+            http2: true,
+            limits: model::Limits::default(),
+            timeouts: model::ClientTimeouts::default(),
+        }];
+        let site = Site::new(&config, Handlers::new(), Random::seeded(1)).unwrap();
+        for (uri, status) in [("/a", 201), ("/b", 404)] {
+            let mut exchange = exchange("GET", uri, RequestBody::Empty);
+            let status = StatusCode::from_u16(status).ok();
+            assert_eq!(Some(site.handle(&mut exchange).await.status()), status);
+            assert!(exchange.record.log.is_none(), "there is no access log");
+            let duration = Duration::from_millis(1);
+            site.ended(&exchange, &End { outcome: Outcome::Answered, status, bytes_sent: 1, duration });
+        }
+        let connection = exchange("GET", "/", RequestBody::Empty).connection;
+        site.refused(&connection, Some(StatusCode::BAD_REQUEST));
+        site.panicked(&connection, "boom");
+        let text = site.metrics.scrape().render();
+        for line in [
+            "playhouse_requests_total{listener=\"http\",route=\"/a\",status=\"2xx\",outcome=\"answered\"} 1\n",
+            "playhouse_requests_total{listener=\"http\",route=\"(none)\",status=\"4xx\",outcome=\"answered\"} 1\n",
+            "playhouse_requests_refused_total{listener=\"http\",status=\"4xx\"} 1\n",
+            "playhouse_panics_total{listener=\"http\"} 1\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
         }
     }
 
