@@ -57,7 +57,11 @@ pub(crate) fn read(text: &str) -> Result<Node<'_>, SyntaxError> {
     // First as a whole: this is where `ron` names the exact place of an error.
     options().from_str::<IgnoredAny>(text).map_err(|error| SyntaxError {
         offset: offset_of(text, error.span.end),
-        message: error.code.to_string(),
+        message: match error.code {
+            // Its own words are for programmers.
+            ron::Error::ExceededRecursionLimit => "nested too deeply".to_owned(),
+            code => code.to_string(),
+        },
     })?;
     let raw: &RawValue = at(text, text, options().from_str(text))?;
     Reader { text }.node(raw)
@@ -338,7 +342,7 @@ mod tests {
     #[test]
     fn deep_nesting_ends_in_an_error_not_in_a_stack_overflow() {
         let text = "(".repeat(100_000);
-        assert!(read(&text).is_err());
+        assert_eq!(read(&text).unwrap_err().message, "nested too deeply");
         let text = format!("{}{}", "[".repeat(60), "]".repeat(60));
         assert!(read(&text).is_ok());
     }

@@ -56,6 +56,8 @@ pub fn parse(text: &str, file: &Path) -> Result<Site, Errors> {
 }
 
 fn parse_in(text: &str, file: &Path, directory: &Path) -> Result<Site, Errors> {
+    // Some editors begin a file with a byte order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut report = Report::of_file(Source { file, text });
     if text.len() > MAX_FILE_BYTES {
         return Err(Errors::unreadable(file, &too_long()));

@@ -46,6 +46,11 @@ fn what_is_not_written_has_its_default() {
 }
 
 #[test]
+fn a_byte_order_mark_is_not_part_of_the_text() {
+    parse("\u{feff}(name: \"s\", listeners: {\"h\": \"[::1]:0\"})", Path::new("site.ron")).unwrap();
+}
+
+#[test]
 fn an_empty_record_is_all_defaults() {
     let written = site("listeners: {\"h\": (bind: \"127.0.0.1:0\", limits: (), timeouts: ())}, admin: ()");
     assert_eq!(written, site(""));
