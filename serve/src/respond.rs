@@ -99,6 +99,7 @@ pub fn error(status: StatusCode) -> Response<Body> {
         StatusCode::REQUEST_TIMEOUT => "408 Request Timeout\n",
         StatusCode::PRECONDITION_FAILED => "412 Precondition Failed\n",
         StatusCode::PAYLOAD_TOO_LARGE => "413 Content Too Large\n",
+        StatusCode::URI_TOO_LONG => "414 URI Too Long\n",
         StatusCode::RANGE_NOT_SATISFIABLE => "416 Range Not Satisfiable\n",
         StatusCode::INTERNAL_SERVER_ERROR => "500 Internal Server Error\n",
         StatusCode::BAD_GATEWAY => "502 Bad Gateway\n",
@@ -182,7 +183,7 @@ mod tests {
         let redirect =
             Redirect::new(&model::Redirect { status: StatusCode::PERMANENT_REDIRECT, location: template });
         let mut uri: Uri = uri.parse().unwrap();
-        crate::router::NormalisedPath::parse(uri.path()).unwrap().rewrite(&mut uri);
+        crate::router::NormalisedPath::parse(uri.path()).unwrap().rewrite(&mut uri).unwrap();
         let mut headers = HeaderMap::new();
         if let Some(host) = host {
             headers.insert(header::HOST, host.parse().unwrap());

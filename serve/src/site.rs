@@ -19,7 +19,7 @@ use crate::router::{NormalisedPath, Route, Router, Target, host};
 use crate::sockets::Sockets;
 use crate::tls::Certificates;
 use crate::upstream::Upstreams;
-use crate::{Body, ConnectionInfo, Exchange, Ledger, Outcome, RequestBodyError, respond};
+use crate::{Body, ConnectionInfo, Exchange, Ledger, Outcome, respond};
 
 /// Handlers of the embedding program, by the name that routes give.
 pub type Handlers = HashMap<Arc<str>, Arc<dyn Handler>>;
@@ -103,7 +103,7 @@ impl Site {
             return Err(Unrouted::Options);
         }
         let path = NormalisedPath::parse(exchange.request.uri().path()).map_err(|_| Unrouted::Malformed)?;
-        path.rewrite(exchange.request.uri_mut());
+        path.rewrite(exchange.request.uri_mut()).map_err(|_| Unrouted::TooLong)?;
         let uri = exchange.request.uri();
         let host = host::of_request(uri, exchange.request.headers()).map_err(|_| Unrouted::Malformed)?;
         let router = self.router.load();
@@ -124,7 +124,7 @@ impl Application for Site {
         exchange.record.route = Some(route.metrics.clone());
         let mut response = match exchange.request.body_mut().limit(route.max_body) {
             Ok(()) => answer(&route, &path, exchange).await,
-            Err(error) => too_large(exchange, error),
+            Err(error) => rejected(exchange, error.status()),
         };
         for (name, value) in &route.headers {
             response.headers_mut().insert(name.clone(), value.clone());
@@ -213,9 +213,9 @@ async fn answer(route: &Route, path: &NormalisedPath, exchange: &mut Exchange) -
     }
 }
 
-fn too_large(exchange: &mut Exchange, error: RequestBodyError) -> Response<Body> {
+fn rejected(exchange: &mut Exchange, status: StatusCode) -> Response<Body> {
     exchange.record.outcome = Some(Outcome::Rejected);
-    respond::error(error.status())
+    respond::error(status)
 }
 
 /// Why a request comes to no route.
@@ -226,6 +226,8 @@ enum Unrouted {
     Options,
     /// Its path or host is.
     Malformed,
+    /// Its path is too long once normalised.
+    TooLong,
     /// No route matches.
     NotFound,
 }
@@ -240,10 +242,8 @@ impl Unrouted {
                 response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(METHODS));
                 response
             }
-            Unrouted::Malformed => {
-                exchange.record.outcome = Some(Outcome::Rejected);
-                respond::error(StatusCode::BAD_REQUEST)
-            }
+            Unrouted::Malformed => rejected(exchange, StatusCode::BAD_REQUEST),
+            Unrouted::TooLong => rejected(exchange, StatusCode::URI_TOO_LONG),
             Unrouted::NotFound => respond::error(StatusCode::NOT_FOUND),
         }
     }

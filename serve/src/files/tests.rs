@@ -97,7 +97,7 @@ impl Site {
             record: Record::new(Instant::now()),
         };
         let path = NormalisedPath::parse(exchange.request.uri().path()).unwrap();
-        path.rewrite(exchange.request.uri_mut());
+        path.rewrite(exchange.request.uri_mut()).unwrap();
         let response = self.files.answer(&mut exchange, &path).await;
         let (head, body) = response.into_parts();
         let from_memory = matches!(body, Body::Bytes(_));
@@ -525,4 +525,32 @@ async fn a_remote_file_system_is_read_in_the_blocking_pool_only() {
     }
     assert_eq!(site.get("/none").await.0, NOT_FOUND);
     assert!(site.cache.is_empty());
+}
+
+#[tokio::test]
+async fn an_answer_is_of_one_version_while_files_are_replaced() {
+    let site = Site::new(&[("a", "0"), ("large", "0")]);
+    let version = |n: usize| (n % 10).to_string().repeat(n % 7 + 1);
+    let large = |n: usize| (n % 10).to_string().repeat(cache::MAX_CACHED + n % 7 + 1);
+    let root = site.config.root.clone();
+    let writer = std::thread::spawn(move || {
+        for n in 0..300 {
+            for (name, content) in [("a", version(n)), ("large", large(n))] {
+                fs::write(root.join("next"), content).unwrap();
+                fs::rename(root.join("next"), root.join(name)).unwrap();
+            }
+        }
+    });
+    while !writer.is_finished() {
+        for uri in ["/a", "/large"] {
+            let answer = site.ask("GET", uri, &[]).await;
+            assert_eq!(answer.status, 200);
+            let length: usize = answer.field(header::CONTENT_LENGTH).parse().unwrap();
+            let text = answer.text().await;
+            assert_eq!(text.len(), length);
+            assert_eq!(text, text[..1].repeat(length), "a mixture of two versions");
+        }
+    }
+    writer.join().unwrap();
+    assert_eq!(site.get("/a").await, ok(&version(299)));
 }

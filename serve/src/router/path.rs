@@ -40,6 +40,9 @@ pub enum InvalidPath {
     /// A dot segment made with an encoded slash or a backslash, as in `..%2f`: some upstream would resolve it.
     #[error("the path has a disguised dot segment")]
     DisguisedDots,
+    /// Over 65,534 bytes once escaped. Answered with 414.
+    #[error("the path is too long")]
+    TooLong,
 }
 
 impl NormalisedPath {
@@ -74,19 +77,21 @@ impl NormalisedPath {
     }
 
     /// Puts the encoded form in the place of `uri`'s path. Does nothing where they are the same.
-    pub fn rewrite(&self, uri: &mut Uri) {
-        let Some(changed) = &self.changed else { return };
+    pub fn rewrite(&self, uri: &mut Uri) -> Result<(), InvalidPath> {
+        let Some(changed) = &self.changed else { return Ok(()) };
         if changed.encoded == uri.path() {
-            return;
+            return Ok(());
         }
         let target = match uri.query() {
             Some(query) => format!("{}?{query}", changed.encoded),
             None => changed.encoded.clone(),
         };
-        let mut parts = std::mem::take(uri).into_parts();
-        // The path is made of characters that may stand in one, and the query was one before.
-        parts.path_and_query = PathAndQuery::try_from(target).ok().or(parts.path_and_query);
-        *uri = Uri::from_parts(parts).unwrap_or_default();
+        // Made of what may stand in a path, and of what was a query before: only its length can be wrong now.
+        let target = PathAndQuery::try_from(target).map_err(|_| InvalidPath::TooLong)?;
+        let mut parts = uri.clone().into_parts();
+        parts.path_and_query = Some(target);
+        *uri = Uri::from_parts(parts).map_err(|_| InvalidPath::TooLong)?;
+        Ok(())
     }
 }
 
@@ -321,11 +326,18 @@ mod tests {
     #[test]
     fn a_uri_is_rewritten_with_its_query_kept() {
         let mut uri: Uri = "http://h.example/a/../%7eb?x=/../y".parse().unwrap();
-        NormalisedPath::parse(uri.path()).unwrap().rewrite(&mut uri);
+        NormalisedPath::parse(uri.path()).unwrap().rewrite(&mut uri).unwrap();
         assert_eq!(uri, "http://h.example/~b?x=/../y");
         let mut uri: Uri = "/a/%2e%2e/".parse().unwrap();
-        NormalisedPath::parse(uri.path()).unwrap().rewrite(&mut uri);
+        NormalisedPath::parse(uri.path()).unwrap().rewrite(&mut uri).unwrap();
         assert_eq!(uri, "/");
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_once_escaped_is_refused_and_not_left_as_it_was() {
+        let mut uri: Uri = format!("/{}", "\"".repeat(30_000)).parse().unwrap();
+        let path = NormalisedPath::parse(uri.path()).unwrap();
+        assert_eq!(path.rewrite(&mut uri), Err(InvalidPath::TooLong));
     }
 
     proptest! {
