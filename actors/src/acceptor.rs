@@ -1,5 +1,6 @@
 //! An acceptor: takes streams from a socket of the table and gives each to a connection.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use playhouse_serve::Application;
 use playhouse_serve::epoch::Epoch;
 use playhouse_serve::sockets::{AcceptError, Socket, TicketId};
-use tokio::time::MissedTickBehavior;
+use tokio::time::Instant;
 
 use crate::connection::{Admission, Connection};
 use crate::shard::Shard;
@@ -24,6 +25,8 @@ pub struct Acceptor<A> {
     connections: Arc<Seat>,
     epoch: Epoch,
     next_shard: usize,
+    /// A stream waits because no shard was alive.
+    undispatched: bool,
 }
 
 impl<A: Application> Acceptor<A> {
@@ -43,6 +46,7 @@ impl<A: Application> Acceptor<A> {
             admission,
             connections: connections.clone(),
             next_shard: 0,
+            undispatched: false,
         })
         .restart(Restart::Transient)
         .shutdown(Shutdown::After(Duration::from_secs(2)))
@@ -67,6 +71,7 @@ impl<A: Application> Acceptor<A> {
                 return;
             }
         }
+        self.undispatched = true;
     }
 }
 
@@ -81,8 +86,7 @@ impl<A: Application> Actor for Acceptor<A> {
         for ticket in self.socket.waiting() {
             self.dispatch(ticket).await;
         }
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = pin!(tokio::time::sleep(TICK));
         let mut backoff = Duration::ZERO;
         loop {
             let accepted = tokio::select! {
@@ -90,19 +94,26 @@ impl<A: Application> Actor for Acceptor<A> {
                 // A closed socket first gives what the kernel has ready; an open one is the next incarnation's.
                 () = context.drained(), if !self.socket.is_closed() => break,
                 accepted = self.socket.accept() => accepted,
-                _ = tick.tick() => {
+                () = tick.as_mut() => {
                     context.progress();
                     self.socket.owner.check(self.epoch)?;
-                    for ticket in self.socket.overdue(OVERDUE) {
+                    let age = if std::mem::take(&mut self.undispatched) { Duration::ZERO } else { OVERDUE };
+                    for ticket in self.socket.overdue(age) {
                         self.dispatch(ticket).await;
                     }
+                    let next = if self.undispatched { RETRY } else { TICK };
+                    tick.as_mut().reset(Instant::now() + next);
                     continue;
                 }
             };
             match accepted {
                 Ok(ticket) => {
                     backoff = Duration::ZERO;
+                    let before = self.undispatched;
                     self.dispatch(ticket).await;
+                    if self.undispatched && !before {
+                        tick.as_mut().reset(Instant::now() + RETRY);
+                    }
                 }
                 Err(AcceptError::Closed) => break,
                 Err(AcceptError::Transient(error)) => {
@@ -136,6 +147,8 @@ static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
 const TICK: Duration = Duration::from_millis(100);
 /// A connection takes its stream in its first poll; one that was not taken for this long was lost with its shard.
 const OVERDUE: Duration = Duration::from_millis(50);
+/// How soon it looks again for a shard when there was none.
+const RETRY: Duration = Duration::from_millis(5);
 const STALL: Duration = Duration::from_secs(1);
 const MIN_BACKOFF: Duration = Duration::from_millis(5);
 const MAX_BACKOFF: Duration = Duration::from_millis(500);

@@ -139,15 +139,9 @@ impl Instance {
     /// Runs the tree until it is stopped or fails. A root that an operator has killed is started again.
     pub async fn run(self: &Arc<Self>) -> Result<Exit, SpawnErr> {
         let root = self.tree.root().clone();
-        root.watch_stall(ROOT_STALL);
         loop {
             self.spawn(None).await?;
-            loop {
-                tokio::select! {
-                    () = root.vacated() => break,
-                    () = tokio::time::sleep(ROOT_STALL / 4) => root.kill_if_stalled(),
-                }
-            }
+            root.vacated().await;
             // ractor ends the children of a killed parent by a signal, and does not wait for them.
             root.kill_descendants().await;
             if self.stopping.load(Ordering::Acquire) {
@@ -341,7 +335,7 @@ impl Instance {
             .stall_after(STALL),
             ChildSpec::new(CONNECTIONS, move || shard::supervisor(shard::COUNT, drain))
                 .shutdown(Shutdown::After(drain + GRACE))
-                .stall_after(STALL),
+                .report_stalls(STALL),
             ChildSpec::new(LISTENERS, move || {
                 let (instance, connections) = (for_listeners.clone(), connections.clone());
                 Supervisor::new(Strategy::OneForOne, Intensity::default(), move || {
@@ -391,7 +385,6 @@ pub(crate) const UPSTREAMS: &str = "upstreams";
 const RELOADER: &str = "reload";
 
 const STALL: Duration = Duration::from_secs(2);
-const ROOT_STALL: Duration = Duration::from_secs(2);
 /// A poll that takes longer holds up everything else on its thread.
 const BLOCKED: Duration = Duration::from_millis(500);
 const RELOAD_DEADLINE: Duration = Duration::from_secs(30);

@@ -67,14 +67,15 @@ impl Actor for Shard {
     }
 }
 
-/// The supervisor of `count` shards, each of which is given `drain` to let its connections finish.
+/// The supervisor of `count` shards. A shard that stalls holds up nobody: its connections are served on without it, and to
+/// replace it would end them. Each of which is given `drain` to let its connections finish.
 pub fn supervisor(count: usize, drain: Duration) -> Supervisor {
     Supervisor::new(Strategy::OneForOne, Intensity::default(), move || {
         (0..count)
             .map(|number| {
                 ChildSpec::new(format!("shard-{number}"), Shard::default)
                     .shutdown(Shutdown::After(drain))
-                    .stall_after(STALL)
+                    .report_stalls(STALL)
             })
             .collect()
     })

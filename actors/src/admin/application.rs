@@ -95,7 +95,21 @@ impl AdminApplication {
             Ok(fault) => fault,
             Err(error) => return failure(StatusCode::BAD_REQUEST, error),
         };
-        match self.instance.tree().kill(&kill.path, fault) {
+        let tree = self.instance.tree();
+        let own = format!("{}/{}/", tree.root().name(), super::NAME);
+        if own.starts_with(&format!("{}/", kill.path)) || kill.path.starts_with(&own) {
+            // What carries this answer would be cut off with it: first the answer, then the fault.
+            let Some(seat) = tree.find(&kill.path) else {
+                return failure(StatusCode::NOT_FOUND, format!("no actor {:?}", kill.path));
+            };
+            tokio::spawn(async move {
+                tokio::time::sleep(ANSWER_FIRST).await;
+                // It may have ended by itself meanwhile.
+                let _ = seat.inject(fault);
+            });
+            return json(StatusCode::OK, &serde_json::json!({"path": kill.path, "how": kill.how}));
+        }
+        match tree.kill(&kill.path, fault) {
             Ok(()) => json(StatusCode::OK, &serde_json::json!({"path": kill.path, "how": kill.how})),
             Err(error @ KillError::NoSuchActor { .. }) => failure(StatusCode::NOT_FOUND, error),
             Err(error @ KillError::Unavailable(_)) => failure(StatusCode::CONFLICT, error),
@@ -181,6 +195,9 @@ const ROUTES: &[Route] = &[
     Route { method: Method::POST, path: "/v1/reload", need: Need::Change, page: Page::Reload },
     Route { method: Method::POST, path: "/v1/stop", need: Need::Change, page: Page::Stop },
 ];
+
+/// Enough for an answer of a few bytes to leave.
+const ANSWER_FIRST: std::time::Duration = std::time::Duration::from_millis(20);
 
 fn is_head(route: &Route, method: &Method) -> bool {
     route.method == Method::GET && *method == Method::HEAD

@@ -42,6 +42,7 @@ pub struct ChildSpec {
     pub(super) restart: Restart,
     pub(super) shutdown: Shutdown,
     pub(super) stall_after: Option<Duration>,
+    pub(super) replace_stalled: bool,
     pub(super) intensity: Option<Intensity>,
     pub(super) start: Start,
 }
@@ -56,6 +57,7 @@ impl ChildSpec {
             restart: Restart::Permanent,
             shutdown: Shutdown::After(Duration::from_secs(5)),
             stall_after: None,
+            replace_stalled: true,
             intensity: None,
             start: Arc::new(move |seat, parent| {
                 let make = make.clone();
@@ -81,6 +83,12 @@ impl ChildSpec {
     pub fn stall_after(mut self, deadline: Duration) -> Self {
         self.stall_after = Some(deadline);
         self
+    }
+
+    /// A stall is an event, and nothing more: to replace the child would cost more than to wait for it.
+    pub fn report_stalls(mut self, deadline: Duration) -> Self {
+        self.replace_stalled = false;
+        self.stall_after(deadline)
     }
 }
 

@@ -310,24 +310,6 @@ impl Seat {
         }
     }
 
-    /// For the root, which has no supervisor: how long it may be without progress.
-    pub(crate) fn watch_stall(&self, deadline: Duration) {
-        self.set_stall_after(Some(deadline));
-    }
-
-    /// For the root, which has no supervisor: cuts it off when it makes no progress.
-    pub(crate) fn kill_if_stalled(&self) {
-        if let Some(without) = self.stalled() {
-            let cause = format!("no progress for {} ms", without.as_millis());
-            self.shared.events().emit(super::EventKind::Stalled, self.path(), cause.clone());
-            self.set_cause(&cause);
-            if self.stall_is_injected() {
-                self.mark_by_operator();
-            }
-            self.kill();
-        }
-    }
-
     /// For the root, which has no supervisor: whether an operator has ended its last incarnation.
     pub(crate) fn ended_by_operator(&self) -> bool {
         self.take_by_operator()

@@ -61,6 +61,8 @@ struct Child {
     row: Row,
     /// Why it was ended by its supervisor, where that was not a shutdown.
     cause: Option<String>,
+    /// Its stall has been reported, and nothing else is done about it.
+    stall_reported: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +120,14 @@ impl Supervisor {
     fn add(&mut self, spec: ChildSpec, context: &Context) {
         let seat = context.seat().child(&spec.name, spec.kind);
         seat.set_stall_after(spec.stall_after);
-        self.children.push(Child { spec, seat, phase: Phase::Stopped, row: Row::default(), cause: None });
+        self.children.push(Child {
+            spec,
+            seat,
+            phase: Phase::Stopped,
+            row: Row::default(),
+            cause: None,
+            stall_reported: false,
+        });
     }
 
     async fn start(&mut self, index: usize, context: &Context) -> Result<(), Failure> {
@@ -325,10 +334,14 @@ impl Actor for Supervisor {
                 let (Phase::Running(running), Some(without)) = (child.phase, child.seat.stalled()) else {
                     return Ok(());
                 };
-                if running == id && child.cause.is_none() {
+                if running == id && child.cause.is_none() && !child.stall_reported {
                     let cause = format!("no progress for {} ms", without.as_millis());
                     let events = context.seat().shared().events();
                     events.emit(EventKind::Stalled, child.seat.path(), cause.clone());
+                    if !child.spec.replace_stalled {
+                        child.stall_reported = true;
+                        return Ok(());
+                    }
                     child.cause = Some(cause);
                     if child.seat.stall_is_injected() {
                         child.seat.mark_by_operator();
