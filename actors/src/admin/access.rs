@@ -62,19 +62,15 @@ fn check_host(
             .ok_or(REFUSED)?,
     };
     let host = authority.host().trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
+    let is_listed = admin.hosts.iter().any(|known| known.trim_matches(['[', ']']).eq_ignore_ascii_case(host));
     let is_ours = match host.parse::<IpAddr>() {
-        Ok(ip) => {
-            let ours = |address: Option<std::net::SocketAddr>| {
-                address.is_some_and(|ours| ours.ip().to_canonical() == ip.to_canonical())
-            };
-            ours(connection.local) || ours(admin.bind)
-        }
-        Err(_) => {
-            host.eq_ignore_ascii_case("localhost")
-                || admin.hosts.iter().any(|known| known.eq_ignore_ascii_case(host))
-        }
+        Ok(ip) => [connection.local, admin.bind]
+            .iter()
+            .flatten()
+            .any(|ours| ours.ip().to_canonical() == ip.to_canonical()),
+        Err(_) => host.eq_ignore_ascii_case("localhost"),
     };
-    if is_ours { Ok(()) } else { Err(REFUSED) }
+    if is_ours || is_listed { Ok(()) } else { Err(REFUSED) }
 }
 
 fn check_token(headers: &HeaderMap, token: Option<&str>) -> Result<(), Refusal> {
