@@ -1,1 +1,28 @@
-//! e2e
+//! End to end: the built binary, on sites of its own, with real clients and real upstream servers.
+//!
+//! One binary, so that it is linked once. What the tests stand on is in [`harness`]; each other module is one subject.
+
+// The tests stand outside: they have real clocks and sockets of their own.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod harness;
+
+mod access_log;
+mod admin;
+mod apps;
+mod commands;
+mod deadlines;
+mod drain;
+mod forwarding;
+mod http2;
+mod kills;
+mod limits;
+mod listeners;
+mod malformed;
+mod messages;
+mod pressure;
+mod reload;
+mod routing;
+mod files;
+mod tls;
+mod upstreams;

@@ -1,0 +1,101 @@
+//! Stopping: what is in flight finishes, nothing new begins, and the process ends as soon as it can.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{self, Sender};
+use std::time::Instant;
+
+use rustix::process::Signal;
+
+use crate::harness::{PATIENCE, Running, Scripted, Site, Wire, eventually};
+
+/// A site before an upstream that answers when told to.
+fn slow(drain: &str) -> (Running, Scripted, Sender<()>) {
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let upstream = Scripted::start(move |mut connection| {
+        if connection.request().is_some() && wait.lock().unwrap().recv_timeout(PATIENCE).is_ok() {
+            connection.send(crate::harness::ok("finished"));
+        }
+    });
+    let site = Site::new()
+        .field(format!("drain_timeout: \"{drain}\""))
+        .server("up", upstream.address)
+        .route(r#"(path: "/", to: Respond(status: 200, body: "hello"))"#)
+        .route(r#"(path: "/slow", to: Proxy("up"))"#)
+        .start();
+    (site, upstream, go)
+}
+
+#[test]
+fn a_stopping_site_finishes_what_is_in_flight_and_refuses_the_rest() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let (mut site, upstream, go) = slow("30s");
+        let address = site.address("http");
+        let mut idle = site.wire();
+        idle.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(idle.response().text(), "hello");
+        let mut busy = site.wire();
+        busy.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
+        eventually("the slow request is under way", || upstream.requests().len() == 1);
+        site.process.signal(signal);
+        idle.expect_closed();
+        eventually("new connections are refused", || Wire::try_connect(address).is_err());
+        assert!(site.process.ended().is_none(), "it waits for what is in flight");
+        go.send(()).unwrap();
+        let response = busy.response();
+        assert_eq!((response.text().as_str(), response.header("connection")), ("finished", Some("close")));
+        busy.expect_closed();
+        assert_eq!(site.process.wait().code(), Some(0), "{}", site.process.output());
+    }
+}
+
+#[test]
+fn a_drain_ends_with_the_last_request_and_not_with_its_deadline() {
+    let (mut site, _upstream, _go) = slow("1h");
+    let mut idle = site.wire();
+    idle.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    idle.response();
+    site.stop();
+    assert_eq!(site.process.wait().code(), Some(0));
+}
+
+#[test]
+fn what_outlasts_the_drain_is_cut() {
+    let (mut site, upstream, _go) = slow("500ms");
+    let mut busy = site.wire();
+    busy.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
+    eventually("the slow request is under way", || upstream.requests().len() == 1);
+    let begun = Instant::now();
+    site.stop();
+    site.process.wait();
+    assert!(begun.elapsed() < PATIENCE, "it does not wait for what does not end");
+    assert!(busy.try_response(false).is_err());
+}
+
+#[test]
+fn a_second_signal_ends_a_drain_at_once() {
+    let (mut site, upstream, _go) = slow("1h");
+    let mut busy = site.wire();
+    busy.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
+    eventually("the slow request is under way", || upstream.requests().len() == 1);
+    let address = site.address("http");
+    site.stop();
+    eventually("new connections are refused", || Wire::try_connect(address).is_err());
+    site.stop();
+    site.process.wait();
+}
+
+#[test]
+fn a_draining_site_is_not_ready_and_says_so() {
+    let (site, upstream, go) = slow("30s");
+    let mut busy = site.wire();
+    busy.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
+    eventually("the slow request is under way", || upstream.requests().len() == 1);
+    let mut site = site;
+    let admin = site.admin.clone();
+    site.stop();
+    eventually("it is not ready any more", || !admin.ready());
+    go.send(()).unwrap();
+    assert_eq!(busy.response().text(), "finished");
+    assert_eq!(site.process.wait().code(), Some(0));
+}

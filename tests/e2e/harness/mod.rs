@@ -1,0 +1,45 @@
+//! What the tests stand on: the built binary on a site of its own, real clients and real upstream servers.
+//!
+//! Nothing here waits by sleeping: [`eventually`] polls something that can be observed. Every process started here is
+//! ended and reaped when its value is dropped. All ports are chosen by the kernel.
+
+mod admin;
+mod certificates;
+mod curl;
+mod generators;
+mod process;
+mod real;
+mod scripted;
+mod site;
+mod wait;
+mod wire;
+
+pub use admin::{Admin, Ledger};
+pub use certificates::{Algorithm, Authority};
+pub use curl::{Answer, curl};
+pub use generators::{H2load, Load, Wrk};
+pub use process::{Process, tool};
+pub use real::Real;
+pub use scripted::{Connection, Scripted, ok};
+pub use site::{Running, Site, exists, playhouse};
+pub use wait::{PATIENCE, eventually, eventually_some};
+pub use wire::{Request, Response, Wire};
+
+/// Bytes that differ at every offset, so that a piece that is lost, doubled or moved is seen.
+pub fn pattern(length: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(length + 8);
+    let mut word = 0x9e37_79b9_7f4a_7c15_u64;
+    while bytes.len() < length {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// Whether the long runs are asked for (`scripts/test --full`).
+pub fn full() -> bool {
+    std::env::var_os("PLAYHOUSE_TEST_FULL").is_some_and(|value| value == "1")
+}
