@@ -6,7 +6,7 @@ use crate::harness::{Running, Site, eventually};
 
 fn site(format: &str) -> Running {
     Site::new()
-        .field(format!("access_log: (to: File(\"access.log\"), format: {format})"))
+        .field(format!("access_log: (to: \"access.log\", format: {format})"))
         .file("public/hello.txt", "hello\n")
         .route(r#"(path: "/", to: Static(root: "public"))"#)
         .start()
@@ -28,7 +28,8 @@ fn a_json_line_says_what_was_asked_and_how_it_went() {
     wire.send("GET /missing HTTP/1.1\r\nHost: shop.test\r\n\r\n");
     assert_eq!(wire.response().status, 404);
     let lines = lines(&site, 2);
-    let first: Value = serde_json::from_str(&lines[0]).unwrap_or_else(|error| panic!("{error}: {}", lines[0]));
+    let first: Value =
+        serde_json::from_str(&lines[0]).unwrap_or_else(|error| panic!("{error}: {}", lines[0]));
     let text = lines[0].as_str();
     for part in ["GET", "/hello.txt?a=b", "shop.test", "tester", "127.0.0.1", "http://from.test/"] {
         assert!(text.contains(part), "{part} in {text}");
@@ -79,11 +80,15 @@ fn nothing_that_a_client_sends_breaks_a_line_or_reaches_a_terminal() {
         let controls = raw.iter().filter(|byte| (**byte < 0x20 && **byte != b'\n') || **byte == 0x7f).count();
         assert_eq!(controls, 0, "{lines:#?}");
         let text = String::from_utf8(raw).expect("the log is UTF-8");
-        assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "C1 controls are escaped too: {lines:#?}");
+        assert!(
+            !text.chars().any(|c| c.is_control() && c != '\n'),
+            "C1 controls are escaped too: {lines:#?}"
+        );
         for line in &lines {
             match format {
                 "Json" => {
-                    let entry: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+                    let entry: Value =
+                        serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
                     assert!(entry.is_object(), "{line}");
                 }
                 _ => is_combined(line),
@@ -153,7 +158,7 @@ fn a_log_that_was_moved_away_is_opened_again_at_a_reload() {
 #[test]
 fn a_log_that_cannot_be_written_holds_no_request_up() {
     let site = Site::new()
-        .field("access_log: (to: File(\"/dev/full\"), format: Json)")
+        .field("access_log: (to: \"/dev/full\", format: Json)")
         .route(r#"(path: "/", to: Respond(status: 200, body: "hello"))"#)
         .start();
     let mut wire = site.wire();
@@ -167,11 +172,13 @@ fn a_log_that_cannot_be_written_holds_no_request_up() {
 #[test]
 fn standard_output_is_a_log_too() {
     let site = Site::new()
-        .field("access_log: (to: Stdout, format: Combined)")
+        .field("access_log: (to: \"-\", format: Combined)")
         .route(r#"(path: "/", to: Respond(status: 200, body: "hello"))"#)
         .start();
     let mut wire = site.wire();
     wire.send("GET /stdout HTTP/1.1\r\nHost: x\r\n\r\n");
     wire.response();
-    eventually("the line is there", || site.process.stdout().iter().any(|line| line.contains("GET /stdout HTTP/1.1")));
+    eventually("the line is there", || {
+        site.process.stdout().iter().any(|line| line.contains("GET /stdout HTTP/1.1"))
+    });
 }

@@ -14,11 +14,7 @@ fn tcp(site: &Running) -> String {
 }
 
 fn site(admin: &str) -> Running {
-    Site::new()
-        .field(format!("admin: {admin}"))
-        .file("token", "s3cret-t0ken\n")
-        .route(ROUTE)
-        .start()
+    Site::new().field(format!("admin: {admin}")).file("token", "s3cret-t0ken\n").route(ROUTE).start()
 }
 
 #[test]
@@ -99,7 +95,9 @@ fn reads_need_the_token_once_the_bind_is_not_loopback() {
 #[test]
 fn hostile_input_is_refused_and_harms_nothing() {
     let site = Site::new().route(ROUTE).start();
-    for content in ["", "{", "[]", "null", "{\"path\": 1}", "{\"path\": \"x\", \"how\": \"hug\"}", "\0\0\0\0\0\0\0\0"] {
+    for content in
+        ["", "{", "[]", "null", "{\"path\": 1}", "{\"path\": \"x\", \"how\": \"hug\"}", "\0\0\0\0\0\0\0\0"]
+    {
         let length = content.len();
         let request = format!(
             "POST /v1/kill HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{content}"
@@ -107,7 +105,8 @@ fn hostile_input_is_refused_and_harms_nothing() {
         let response = site.admin.wire(&request).response();
         assert!((400..500).contains(&response.status), "{content:?}: {response:?}");
     }
-    let mut huge = site.admin.wire("POST /v1/kill HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n");
+    let mut huge =
+        site.admin.wire("POST /v1/kill HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n");
     assert_eq!(huge.response().status, 413);
     let mut garbage = site.admin.wire("\u{1}\u{2}\u{3}\u{4}\u{5}\u{6}\u{7}\u{8}\r\n\r\n");
     garbage.rest();
@@ -121,7 +120,10 @@ fn events_are_streamed_as_they_happen() {
     let mut stream = site.admin.wire("GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
     let head = stream.response_head().unwrap();
     assert_eq!(head.status, 200);
-    assert!(head.header("content-type").is_some_and(|kind| kind.starts_with("text/event-stream")), "{head:?}");
+    assert!(
+        head.header("content-type").is_some_and(|kind| kind.starts_with("text/event-stream")),
+        "{head:?}"
+    );
     site.admin.kill_and_see_it_back("instance-1/metrics", "panic");
     eventually("the stream tells of it", || {
         stream.patience(Duration::from_secs(1));
@@ -135,9 +137,8 @@ fn events_are_streamed_as_they_happen() {
 #[test]
 fn a_reader_of_events_that_does_not_read_holds_nothing_up() {
     let site = Site::new().route(ROUTE).start();
-    let streams: Vec<_> = (0..4)
-        .map(|_| site.admin.wire("GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n"))
-        .collect();
+    let streams: Vec<_> =
+        (0..4).map(|_| site.admin.wire("GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")).collect();
     let before = site.process.resident();
     for _ in 0..50 {
         site.admin.kill_and_see_it_back("instance-1/metrics", "kill");
@@ -178,7 +179,8 @@ fn the_metrics_are_prometheus_text() {
         let name = name_and_labels.split('{').next().unwrap();
         assert!(name.starts_with("playhouse_"), "{line}");
         assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == ':'), "{line}");
-        let family = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        let family =
+            ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
         assert!(typed.contains(family) || typed.contains(name), "no TYPE before {line}");
         if let Some(labels) = name_and_labels.strip_prefix(name).filter(|labels| !labels.is_empty()) {
             let inner = labels.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
@@ -204,7 +206,15 @@ fn no_label_comes_from_a_client() {
     let before = count(&site.admin.metrics());
     for number in 0..50 {
         let (host, agent) = (format!("Host: h{number}.test"), format!("User-Agent: a{number}"));
-        curl(["-X", &format!("M{number}"), "-H", &host, "-H", &agent, &site.url("http", &format!("/p{number}"))]);
+        curl([
+            "-X",
+            &format!("M{number}"),
+            "-H",
+            &host,
+            "-H",
+            &agent,
+            &site.url("http", &format!("/p{number}")),
+        ]);
     }
     let after = site.admin.metrics();
     assert!(count(&after) <= before + 20, "{before} series became {}", count(&after));

@@ -40,7 +40,12 @@ fn nginx_behind_playhouse_is_nginx() {
         curl([option, &site.url("http", "/missing")]).expect(404);
         curl([option, &site.url("http", "/forbidden")]).expect(403);
         curl([option, &site.url("http", "/empty")]).expect(204);
-        assert!(curl([option, &site.url("http", "/moved")]).expect(302).header("location").ends_with("/elsewhere"));
+        assert!(
+            curl([option, &site.url("http", "/moved")])
+                .expect(302)
+                .header("location")
+                .ends_with("/elsewhere")
+        );
     }
     let ledger = site.admin.settled_ledger();
     assert_eq!(ledger.answered, ledger.accepted, "{ledger:?}");
@@ -71,7 +76,10 @@ fn node_streams_in_both_directions() {
         assert_eq!(curl([option, &site.url("http", "/hello")]).expect(200).text(), "hello from node\n");
         assert_eq!(curl([option, &site.url("http", "/chunks")]).expect(200).text(), lines);
         let echo = json(&curl([option, "--data-binary", &data, &site.url("http", "/echo?a=b")]).expect(200));
-        assert_eq!((&echo["method"], &echo["url"], &echo["length"]), (&"POST".into(), &"/echo?a=b".into(), &(8 << 20).into()));
+        assert_eq!(
+            (&echo["method"], &echo["url"], &echo["length"]),
+            (&"POST".into(), &"/echo?a=b".into(), &(8 << 20).into())
+        );
         assert_eq!(echo["sha256"], sha256(&upload));
         let mirrored = curl([option, "-T", &data[1..], &site.url("http", "/mirror")]).expect(200);
         assert!(mirrored.body == pattern(8 << 20), "{option}: {} bytes", mirrored.body.len());
@@ -106,9 +114,23 @@ fn node_decides_about_100_continue() {
     let site = through(&node).writing("upload", pattern(16 << 20));
     let upload = site.path("upload");
     for option in VERSIONS {
-        let taken = curl([option, "-H", "Expect: 100-continue", "-T", upload.to_str().unwrap(), &site.url("http", "/echo")]);
+        let taken = curl([
+            option,
+            "-H",
+            "Expect: 100-continue",
+            "-T",
+            upload.to_str().unwrap(),
+            &site.url("http", "/echo"),
+        ]);
         assert_eq!(json(&taken.expect(200))["sha256"], sha256(&upload));
-        let refused = curl([option, "-H", "Expect: 100-continue", "-T", upload.to_str().unwrap(), &site.url("http", "/refuse")]);
+        let refused = curl([
+            option,
+            "-H",
+            "Expect: 100-continue",
+            "-T",
+            upload.to_str().unwrap(),
+            &site.url("http", "/refuse"),
+        ]);
         assert_eq!((refused.status, refused.text().as_str()), (403, "refused\n"), "{refused:?}");
     }
 }
@@ -121,9 +143,7 @@ fn node_sees_that_an_event_streams_client_has_gone() {
         let answer = curl([option, "-N", "--max-time", "1", &site.url("http", "/events")]);
         assert_eq!((answer.exit, answer.text().as_str()), (28, "data: first\n\n"), "{answer:?}");
     }
-    eventually("node has seen both go", || {
-        curl([&site.url("http", "/cancelled")]).expect(200).text() == "2"
-    });
+    eventually("node has seen both go", || curl([&site.url("http", "/cancelled")]).expect(200).text() == "2");
 }
 
 #[test]
@@ -135,7 +155,14 @@ fn uvicorn_serves_its_app() {
     for option in VERSIONS {
         assert_eq!(curl([option, &site.url("http", "/hello")]).expect(200).text(), "hello from uvicorn\n");
         assert_eq!(curl([option, &site.url("http", "/numbers")]).expect(200).text(), numbers);
-        let echo = curl([option, "-H", "Host: shop.test", "-T", upload.to_str().unwrap(), &site.url("http", "/echo?x=%20y")]);
+        let echo = curl([
+            option,
+            "-H",
+            "Host: shop.test",
+            "-T",
+            upload.to_str().unwrap(),
+            &site.url("http", "/echo?x=%20y"),
+        ]);
         let echo = json(&echo.expect(200));
         assert_eq!((&echo["method"], &echo["query"]), (&"PUT".into(), &"x=%20y".into()));
         assert_eq!(echo["sha256"], sha256(&upload));
@@ -163,12 +190,14 @@ fn django_under_gunicorn_serves_forms_sessions_and_uploads() {
         let form = curl([option, "-b", jar, "-c", jar, &site.url("http", "/form/")]).expect(200).text();
         let token = form.split("value=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a token");
         let fields = format!("csrfmiddlewaretoken={token}&name=Ada%20%26%20Bob");
-        let posted = curl([option, "-L", "-b", jar, "-c", jar, "--data", &fields, &site.url("http", "/form/")]);
+        let posted =
+            curl([option, "-L", "-b", jar, "-c", jar, "--data", &fields, &site.url("http", "/form/")]);
         assert_eq!(posted.expect(200).text(), "hello, Ada & Bob\n");
         curl([option, "--data", "name=x", &site.url("http", "/form/")]).expect(403);
 
         let file = format!("file=@{}", upload.display());
-        let sent = curl([option, "-F", &file, "-F", "comment=by hand", &site.url("http", "/upload/")]).expect(200);
+        let sent =
+            curl([option, "-F", &file, "-F", "comment=by hand", &site.url("http", "/upload/")]).expect(200);
         let sent = json(&sent);
         assert_eq!((&sent["length"], &sent["comment"]), (&(4 << 20).into(), &"by hand".into()));
         assert_eq!(sent["sha256"], sha256(&upload));

@@ -69,7 +69,9 @@ fn check_accepts_a_valid_file_and_names_every_error_of_an_invalid_one() {
 
 #[test]
 fn wrong_use_exits_with_2() {
-    for arguments in [&["nonsense"][..], &["run"], &["kill"], &["check", "a", "b", "c"], &["tree", "--nonsense"]] {
+    for arguments in
+        [&["nonsense"][..], &["run"], &["kill"], &["check", "a", "b", "c"], &["tree", "--nonsense"]]
+    {
         let output = playhouse().args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
     }
@@ -172,7 +174,9 @@ fn a_connection_is_listed_on_request_and_counted_otherwise() {
 #[test]
 fn kill_restarts_an_actor_and_knows_what_does_not_exist() {
     let site = site().start();
-    for how in [&[][..], &["--how", "stop"], &["--how", "kill"], &["--how", "panic"], &["--how", "stall=200ms"]] {
+    for how in
+        [&[][..], &["--how", "stop"], &["--how", "kill"], &["--how", "panic"], &["--how", "stall=200ms"]]
+    {
         let path = "instance-1/listeners/http";
         let before = site.admin.restarts(path);
         let mut arguments = vec!["kill", path];
@@ -232,7 +236,11 @@ fn serve_and_proxy_work_with_nothing_configured() {
     let quick = |name: &str, what: &str| {
         let state = folder.path().join(name);
         let mut command = playhouse();
-        command.args([name, what, "--bind", "127.0.0.1:0"]).arg("--state-dir").arg(&state).current_dir(folder.path());
+        command
+            .args([name, what, "--bind", "127.0.0.1:0"])
+            .arg("--state-dir")
+            .arg(&state)
+            .current_dir(folder.path());
         let mut process = Process::start(name, &mut command);
         let admin = Admin::new(state.join("admin.sock"));
         eventually("it is ready", || {
@@ -264,7 +272,8 @@ fn echo_is_an_upstream_that_is_always_at_hand() {
         Some(format!("127.0.0.1:{port}"))
     });
     let site = Site::new().server("up", &address).route(r#"(path: "/", to: Proxy("up"))"#).start();
-    let answer = curl(["-H", "X-Mark: found", "--data", "what is sent", &site.url("http", "/some/path")]).expect(200);
+    let answer =
+        curl(["-H", "X-Mark: found", "--data", "what is sent", &site.url("http", "/some/path")]).expect(200);
     let said = answer.text();
     assert!(said.contains("/some/path") && said.contains("found") && said.contains("POST"), "{said}");
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::harness::{Running, Scripted, Site, Wire, eventually, pattern};
 
-const SHORT: &str = r#"timeouts: (tls: "300ms", head: "300ms", body: "300ms", idle: "600ms", write: "500ms")"#;
+const SHORT: &str =
+    r#"timeouts: (tls: "300ms", head: "300ms", body: "300ms", idle: "600ms", write: "500ms")"#;
 
 fn site() -> Running {
     Site::new()

@@ -236,7 +236,12 @@ fn a_file_that_shrinks_while_it_is_sent_never_looks_whole() {
     wire.send("GET /shrinks HTTP/1.1\r\nHost: x\r\n\r\n");
     let mut response = wire.response_head().unwrap();
     assert_eq!(response.header("content-length"), Some("67108864"));
-    std::fs::OpenOptions::new().write(true).open(site.path("public/shrinks")).unwrap().set_len(1 << 20).unwrap();
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(site.path("public/shrinks"))
+        .unwrap()
+        .set_len(1 << 20)
+        .unwrap();
     // Either the rest was in the kernel already, or the connection breaks: never a short body that looks complete.
     if wire.body_of(&mut response).is_ok() {
         assert!(response.body == content);

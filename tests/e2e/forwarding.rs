@@ -45,9 +45,21 @@ fn the_client_is_told_of_and_what_it_claims_of_itself_is_not_believed() {
     let upstream = Scripted::saying("ok");
     let site = through(&upstream);
     curl([
-        "-H", "X-Forwarded-For: 6.6.6.6", "-H", "X-Forwarded-Proto: https", "-H", "X-Forwarded-Host: evil.test",
-        "-H", "Forwarded: for=6.6.6.6", "-H", "X-Real-IP: 6.6.6.6", "-H", "X_Forwarded_For: 6.6.6.6",
-        "-H", "Host: shop.test", &site.url("http", "/"),
+        "-H",
+        "X-Forwarded-For: 6.6.6.6",
+        "-H",
+        "X-Forwarded-Proto: https",
+        "-H",
+        "X-Forwarded-Host: evil.test",
+        "-H",
+        "Forwarded: for=6.6.6.6",
+        "-H",
+        "X-Real-IP: 6.6.6.6",
+        "-H",
+        "X_Forwarded_For: 6.6.6.6",
+        "-H",
+        "Host: shop.test",
+        &site.url("http", "/"),
     ])
     .expect(200);
     let requests = upstream.requests();
@@ -81,13 +93,24 @@ fn an_http2_request_arrives_as_http1() {
     let upstream = Scripted::saying("ok");
     let site = through(&upstream);
     curl([
-        "--http2-prior-knowledge", "-H", "Host: shop.test", "-H", "Cookie: a=1", "-H", "X-Upper: Yes", "--data",
-        "body", &site.url("http", "/form"),
+        "--http2-prior-knowledge",
+        "-H",
+        "Host: shop.test",
+        "-H",
+        "Cookie: a=1",
+        "-H",
+        "X-Upper: Yes",
+        "--data",
+        "body",
+        &site.url("http", "/form"),
     ])
     .expect(200);
     let requests = upstream.requests();
     let seen = &requests[0];
-    assert_eq!((seen.method.as_str(), seen.target.as_str(), seen.version.as_str()), ("POST", "/form", "HTTP/1.1"));
+    assert_eq!(
+        (seen.method.as_str(), seen.target.as_str(), seen.version.as_str()),
+        ("POST", "/form", "HTTP/1.1")
+    );
     assert_eq!((seen.header("host"), seen.header("cookie")), (Some("shop.test"), Some("a=1")));
     assert_eq!((seen.header("x-upper"), seen.text().as_str()), (Some("Yes"), "body"));
     assert!(!seen.headers.iter().any(|(name, _)| name.starts_with(':')), "{seen:?}");
@@ -199,7 +222,8 @@ fn trailers_pass_in_both_directions() {
     );
     let response = wire.response();
     assert_eq!(response.text(), "ok");
-    let trailers: Vec<_> = response.trailers.iter().map(|(name, value)| (name.to_lowercase(), value)).collect();
+    let trailers: Vec<_> =
+        response.trailers.iter().map(|(name, value)| (name.to_lowercase(), value)).collect();
     assert_eq!(trailers, [("x-sum".to_owned(), &"got 42".to_owned())]);
 }
 
@@ -236,7 +260,11 @@ fn interim_answers_pass_over_http1() {
     assert_eq!(response.interim.len(), 1);
     let (status, fields) = &response.interim[0];
     assert_eq!(*status, 103);
-    assert!(fields.iter().any(|(name, value)| name.eq_ignore_ascii_case("link") && value == "</a.css>; rel=preload"));
+    assert!(
+        fields
+            .iter()
+            .any(|(name, value)| name.eq_ignore_ascii_case("link") && value == "</a.css>; rel=preload")
+    );
     // A client of HTTP/1.0 knows no interim answers (RFC 9110 §15.2).
     let mut old = site.wire();
     old.send("GET / HTTP/1.0\r\nHost: x\r\n\r\n");
@@ -266,7 +294,8 @@ fn a_client_that_expects_100_gets_it_and_its_body_is_read() {
 fn an_upstream_that_answers_early_ends_a_large_upload() {
     let upstream = Scripted::start(|mut connection| {
         if connection.request_head().is_some() {
-            connection.send("HTTP/1.1 403 Forbidden\r\nContent-Length: 8\r\nConnection: close\r\n\r\nrefused\n");
+            connection
+                .send("HTTP/1.1 403 Forbidden\r\nContent-Length: 8\r\nConnection: close\r\n\r\nrefused\n");
             // It reads no further, but goes only when the other side does.
             while connection.wire.fill().is_ok_and(|read| read > 0) {}
         }
@@ -276,7 +305,11 @@ fn an_upstream_that_answers_early_ends_a_large_upload() {
     for option in ["--http1.1", "--http2-prior-knowledge"] {
         for expect in ["Expect: 100-continue", "Expect:"] {
             let answer = curl([option, "-H", expect, "-T", &data[1..], &site.url("http", "/upload")]);
-            assert_eq!((answer.status, answer.text().as_str()), (403, "refused\n"), "{option} {expect} {answer:?}");
+            assert_eq!(
+                (answer.status, answer.text().as_str()),
+                (403, "refused\n"),
+                "{option} {expect} {answer:?}"
+            );
         }
     }
     assert_eq!(site.admin.settled_ledger().accepted, 4);
@@ -313,7 +346,10 @@ fn answers_without_content_do_not_wait_for_any() {
     for option in ["--http1.1", "--http2-prior-knowledge"] {
         curl([option, &site.url("http", "/204")]).expect(204);
         curl([option, &site.url("http", "/304")]).expect(304);
-        assert_eq!(curl([option, "-I", &site.url("http", "/head")]).expect(200).header("content-length"), "100");
+        assert_eq!(
+            curl([option, "-I", &site.url("http", "/head")]).expect(200).header("content-length"),
+            "100"
+        );
     }
     assert!(upstream.accepted() <= 2, "such answers leave the connection usable");
 }
@@ -327,9 +363,15 @@ fn an_answer_that_is_not_http_is_502_and_its_connection_is_not_used_again() {
         ("another version", "HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n"),
         ("a field with a space before its colon", "HTTP/1.1 200 OK\r\nX : y\r\nContent-Length: 0\r\n\r\n"),
         ("two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Length: 5\r\n\r\nhello"),
-        ("length and coding", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        (
+            "length and coding",
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        ),
         ("a NUL in a value", "HTTP/1.1 200 OK\r\nX: a\0b\r\nContent-Length: 0\r\n\r\n"),
-        ("a switch nobody asked for", "HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n"),
+        (
+            "a switch nobody asked for",
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
+        ),
         ("nothing", ""),
     ];
     for (what, bytes) in answers {

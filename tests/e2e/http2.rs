@@ -170,10 +170,23 @@ fn malformed_requests_over_http2_never_reach_the_upstream() {
         ("an unknown pseudo-header", with(literal(":evil", b"1"))),
         ("a pseudo-header after a field", [with(literal("a", b"b")), literal(":path", b"/y")].concat()),
         ("two paths", [&valid[..], &literal(":path", b"/y")].concat()),
-        ("a path with a space", [literal(":method", b"GET"), literal(":scheme", b"http"), literal(":path", b"/a b")].concat()),
-        ("a path with CRLF", [literal(":method", b"GET"), literal(":scheme", b"http"), literal(":path", b"/\r\nx")].concat()),
-        ("an empty path", [literal(":method", b"GET"), literal(":scheme", b"http"), literal(":path", b"")].concat()),
-        ("a method with CRLF", [literal(":method", b"GET /x HTTP/1.1\r\n"), literal(":scheme", b"http"), literal(":path", b"/")].concat()),
+        (
+            "a path with a space",
+            [literal(":method", b"GET"), literal(":scheme", b"http"), literal(":path", b"/a b")].concat(),
+        ),
+        (
+            "a path with CRLF",
+            [literal(":method", b"GET"), literal(":scheme", b"http"), literal(":path", b"/\r\nx")].concat(),
+        ),
+        (
+            "an empty path",
+            [literal(":method", b"GET"), literal(":scheme", b"http"), literal(":path", b"")].concat(),
+        ),
+        (
+            "a method with CRLF",
+            [literal(":method", b"GET /x HTTP/1.1\r\n"), literal(":scheme", b"http"), literal(":path", b"/")]
+                .concat(),
+        ),
     ];
     for (what, block) in blocks {
         let mut wire = greeted(&site);
@@ -208,7 +221,8 @@ fn a_stop_sends_goaway_and_open_streams_finish() {
             connection.send(crate::harness::ok("finished\n"));
         }
     });
-    let mut site = Site::new().server("up", upstream.address).route(r#"(path: "/", to: Proxy("up"))"#).start();
+    let mut site =
+        Site::new().server("up", upstream.address).route(r#"(path: "/", to: Proxy("up"))"#).start();
     let mut wire = greeted(&site);
     wire.send(frame(1, 5, 1, HEADERS));
     eventually("the upstream has the request", || upstream.requests().len() == 1);

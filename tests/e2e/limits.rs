@@ -24,8 +24,11 @@ fn a_body_over_the_limit_is_answered_with_413() {
         } else {
             body.to_vec()
         };
-        let field =
-            if chunked { "Transfer-Encoding: chunked".into() } else { format!("Content-Length: {}", body.len()) };
+        let field = if chunked {
+            "Transfer-Encoding: chunked".into()
+        } else {
+            format!("Content-Length: {}", body.len())
+        };
         let mut bytes = format!("POST {target} HTTP/1.1\r\nHost: x\r\n{field}\r\n\r\n").into_bytes();
         bytes.extend_from_slice(&framed);
         let _ = wire.try_send(bytes);
@@ -108,8 +111,10 @@ fn running_out_of_descriptors_neither_spins_nor_loses_the_listener() {
     let address = admin.listener("http").unwrap().parse().unwrap();
     let mut held: Vec<_> = (0..100).map(|_| crate::harness::Wire::connect(address)).collect();
     let busy = cpu_time(&process);
-    eventually("it is seen that descriptors have run out", || process.output().contains("EMFILE") || {
-        process.output().to_lowercase().contains("too many open files")
+    eventually("it is seen that descriptors have run out", || {
+        process.output().contains("EMFILE") || {
+            process.output().to_lowercase().contains("too many open files")
+        }
     });
     held.clear();
     eventually("a new client is served", || {

@@ -12,7 +12,8 @@ fn a_unix_socket_serves_with_the_mode_that_the_site_file_says() {
     let site = Site::new().listener("http", r#"(bind: "unix:edge.sock", mode: "0660")"#).route(HELLO).start();
     let socket = site.path("edge.sock");
     for option in ["--http1.1", "--http2-prior-knowledge"] {
-        let answer = curl([option.as_ref(), "--unix-socket".as_ref(), socket.as_os_str(), "http://x/".as_ref()]);
+        let answer =
+            curl([option.as_ref(), "--unix-socket".as_ref(), socket.as_os_str(), "http://x/".as_ref()]);
         assert_eq!(answer.expect(200).text(), "hello\n");
     }
     assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o660);

@@ -33,8 +33,16 @@ fn corpus() -> Vec<(&'static str, Vec<u8>, &'static [u16])> {
         ("a host with a slash", raw("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n"), BAD),
         ("a host with user information", raw("GET / HTTP/1.1\r\nHost: a@b\r\n\r\n"), BAD),
         ("a host list", raw("GET / HTTP/1.1\r\nHost: a, b\r\n\r\n"), BAD),
-        ("length and coding", with_body("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n"), BAD),
-        ("coding and length", with_body("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", "0\r\n\r\n"), BAD),
+        (
+            "length and coding",
+            with_body("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n"),
+            BAD,
+        ),
+        (
+            "coding and length",
+            with_body("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", "0\r\n\r\n"),
+            BAD,
+        ),
         ("two lengths", with_body("Content-Length: 5\r\nContent-Length: 6\r\n", "hello"), BAD),
         ("two equal lengths", with_body("Content-Length: 5\r\nContent-Length: 5\r\n", "hello"), BAD),
         ("a list of lengths", with_body("Content-Length: 5, 5\r\n", "hello"), BAD),
@@ -43,15 +51,31 @@ fn corpus() -> Vec<(&'static str, Vec<u8>, &'static [u16])> {
         ("a hexadecimal length", with_body("Content-Length: 0x5\r\n", "hello"), BAD),
         ("a length with a fraction", with_body("Content-Length: 5.0\r\n", "hello"), BAD),
         ("an empty length", with_body("Content-Length:\r\n", ""), BAD),
-        ("a length beyond 64 bits", with_body("Content-Length: 18446744073709551621\r\n", "hello"), &[400, 413]),
+        (
+            "a length beyond 64 bits",
+            with_body("Content-Length: 18446744073709551621\r\n", "hello"),
+            &[400, 413],
+        ),
         ("an unknown coding", with_body("Transfer-Encoding: gzip\r\n", "x"), CODING),
         ("chunked not last", with_body("Transfer-Encoding: chunked, gzip\r\n", "0\r\n\r\n"), CODING),
         ("chunked twice", with_body("Transfer-Encoding: chunked, chunked\r\n", "0\r\n\r\n"), CODING),
-        ("chunked in two fields", with_body("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n"), CODING),
-        ("a coding that looks like chunked", with_body("Transfer-Encoding: xchunked\r\n", "0\r\n\r\n"), CODING),
+        (
+            "chunked in two fields",
+            with_body("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n"),
+            CODING,
+        ),
+        (
+            "a coding that looks like chunked",
+            with_body("Transfer-Encoding: xchunked\r\n", "0\r\n\r\n"),
+            CODING,
+        ),
         ("chunked with a vertical tab", with_body("Transfer-Encoding: \x0bchunked\r\n", "0\r\n\r\n"), CODING),
         ("an empty coding", with_body("Transfer-Encoding:\r\n", ""), CODING),
-        ("a coding in HTTP/1.0", raw("POST / HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), CODING),
+        (
+            "a coding in HTTP/1.0",
+            raw("POST / HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+            CODING,
+        ),
         ("a bare LF after the request line", raw("GET / HTTP/1.1\nHost: x\r\n\r\n"), BAD),
         ("a bare LF after a field", raw("GET / HTTP/1.1\r\nHost: x\nX: y\r\n\r\n"), BAD),
         ("a bare LF as the empty line", raw("GET / HTTP/1.1\r\nHost: x\r\n\n"), BAD),
@@ -86,9 +110,21 @@ fn corpus() -> Vec<(&'static str, Vec<u8>, &'static [u16])> {
         ("HTTP/3 in a request line", raw("GET / HTTP/3.0\r\nHost: x\r\n\r\n"), &[505]),
         ("a version with more digits", raw("GET / HTTP/1.10\r\nHost: x\r\n\r\n"), &[400, 505]),
         ("a TLS hello", vec![0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, b'\r', b'\n', b'\r', b'\n'], BAD),
-        ("a proxy header nobody asked for", raw("PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n"), BAD),
-        ("an expectation that is not 100-continue", with_body("Content-Length: 1\r\nExpect: miracles\r\n", "x"), &[417]),
-        ("a target of 20 KB", raw(&format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(20 << 10))), &[414]),
+        (
+            "a proxy header nobody asked for",
+            raw("PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+            BAD,
+        ),
+        (
+            "an expectation that is not 100-continue",
+            with_body("Content-Length: 1\r\nExpect: miracles\r\n", "x"),
+            &[417],
+        ),
+        (
+            "a target of 20 KB",
+            raw(&format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(20 << 10))),
+            &[414],
+        ),
         ("a field of 20 KB", head(&format!("X: {}\r\n", "a".repeat(20 << 10))), &[431]),
         ("a name of 20 KB", head(&format!("{}: x\r\n", "a".repeat(20 << 10))), &[431]),
         ("51 fields", head(&"X: y\r\n".repeat(51)), &[431]),
@@ -158,7 +194,11 @@ fn a_malformed_chunk_ends_the_request_and_its_connections() {
         assert_eq!(response.header("connection"), Some("close"), "{what}");
         assert!(wire.rest().is_empty(), "{what}");
     }
-    assert!(upstream.requests().is_empty(), "no server has seen such a request whole: {:?}", upstream.requests());
+    assert!(
+        upstream.requests().is_empty(),
+        "no server has seen such a request whole: {:?}",
+        upstream.requests()
+    );
     let ledger = site.admin.settled_ledger();
     assert_eq!(ledger.rejected, bodies.len() as u64, "{ledger:?}");
 }

@@ -1,7 +1,7 @@
 //! A client or a server that is slow holds the other side back, and memory does not grow with it.
 
-use std::sync::{Arc, Mutex, mpsc};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 
 use crate::harness::{Running, Scripted, Site, Wire, Wrk, eventually_some, pattern};
 
@@ -128,4 +128,5 @@ fn wrk_sees_no_failure_on_files_and_through_a_proxy() {
 }
 
 /// The preface, SETTINGS, and HEADERS of `GET /` on stream 1.
-const H2_GET: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x06\x01\x05\0\0\0\x01\x82\x86\x84\x41\x01x";
+const H2_GET: &[u8] =
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x06\x01\x05\0\0\0\x01\x82\x86\x84\x41\x01x";

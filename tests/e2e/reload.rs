@@ -1,7 +1,7 @@
 //! A reload changes what has changed, and nothing else.
 
-use std::sync::mpsc;
 use std::sync::Mutex;
+use std::sync::mpsc;
 
 use rustix::process::Signal;
 
@@ -15,7 +15,7 @@ fn saying(text: &str) -> String {
 fn a_changed_route_takes_effect() {
     let mut site = Site::new().route(saying("before")).start();
     let mut kept = site.wire();
-    let mut ask = |wire: &mut Wire| {
+    let ask = |wire: &mut Wire| {
         wire.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
         wire.response().text()
     };
@@ -123,7 +123,8 @@ fn a_bad_file_changes_nothing_and_is_told_of_with_its_place() {
     });
     let output = site.playhouse(&["reload"]);
     assert_eq!(output.status.code(), Some(1));
-    let complaint = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    let complaint =
+        String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     assert!(complaint.contains("site.ron:"), "{complaint}");
     assert!(complaint.contains("apii") && complaint.contains("did you mean \"api\"?"), "{complaint}");
     assert_eq!(curl([&site.url("http", "/")]).expect(200).text(), "before");
@@ -153,8 +154,7 @@ fn a_reload_that_cannot_bind_changes_nothing() {
 #[test]
 fn a_changed_upstream_is_used_and_its_old_connections_finish() {
     let (one, two) = (Scripted::saying("one"), Scripted::saying("two"));
-    let mut site =
-        Site::new().server("up", one.address).route(r#"(path: "/", to: Proxy("up"))"#).start();
+    let mut site = Site::new().server("up", one.address).route(r#"(path: "/", to: Proxy("up"))"#).start();
     assert_eq!(curl([&site.url("http", "/")]).expect(200).text(), "one");
     let address = two.address;
     site.edit(|site| site.server("up", address)).reload();
@@ -177,7 +177,8 @@ fn reloads_under_load_lose_nothing() {
     let mut rounds = 0;
     while load.running() {
         rounds += 1;
-        site.edit(|site| site.route(format!(r#"(path: "/{rounds}", to: Respond(status: 200, body: "x"))"#))).reload();
+        site.edit(|site| site.route(format!(r#"(path: "/{rounds}", to: Respond(status: 200, body: "x"))"#)))
+            .reload();
     }
     let counted = load.finish();
     assert_eq!(counted.failures(), 0, "{counted:?} over {rounds} reloads");

@@ -118,7 +118,12 @@ fn cleartext_on_a_tls_port_and_a_broken_handshake_end_the_connection() {
 fn a_certificate_whose_files_change_is_taken_up() {
     let secure = Secure::start();
     assert_eq!(secure.certificate_for(Some("exact.test")), "exact.test");
-    secure.authority.write(&secure.site.path("."), "exact", &["exact.test", "renewed.test"], Algorithm::Ecdsa);
+    secure.authority.write(
+        &secure.site.path("."),
+        "exact",
+        &["exact.test", "renewed.test"],
+        Algorithm::Ecdsa,
+    );
     eventually("the new certificate is shown", || {
         secure.certificate_for(Some("exact.test")) == "exact.test renewed.test"
     });
@@ -167,7 +172,9 @@ fn an_open_connection_outlives_a_new_certificate() {
     wire.send("GET / HTTP/1.1\r\nHost: exact.test\r\n\r\n");
     assert_eq!(wire.response().text(), "hello\n");
     secure.authority.write(&secure.site.path("."), "exact", &["exact.test", "x.test"], Algorithm::Ecdsa);
-    eventually("the new certificate is shown", || secure.certificate_for(Some("x.test")) == "exact.test x.test");
+    eventually("the new certificate is shown", || {
+        secure.certificate_for(Some("x.test")) == "exact.test x.test"
+    });
     wire.send("GET / HTTP/1.1\r\nHost: exact.test\r\n\r\n");
     assert_eq!(wire.response().text(), "hello\n");
 }

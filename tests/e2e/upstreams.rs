@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, mpsc};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 
 use crate::harness::{Running, Scripted, Site, eventually, ok};
 
@@ -21,7 +21,10 @@ fn get(site: &Running, target: &str) -> (u16, String) {
 fn nobody() -> SocketAddr {
     // Each caller has an address of the loopback network to itself, so that nobody takes the port meanwhile.
     static NEXT: AtomicUsize = AtomicUsize::new(1);
-    let address = SocketAddr::from(([127, 65, (std::process::id() % 250) as u8, NEXT.fetch_add(1, Ordering::Relaxed) as u8], 0));
+    let address = SocketAddr::from((
+        [127, 65, (std::process::id() % 250) as u8, NEXT.fetch_add(1, Ordering::Relaxed) as u8],
+        0,
+    ));
     TcpListener::bind(address).and_then(|listener| listener.local_addr()).expect("loopback")
 }
 
@@ -194,7 +197,10 @@ fn the_last_server_is_never_ejected() {
         })
     };
     let site = Site::new()
-        .upstream("up", format!(r#"(servers: ["{}"], ejection: (failures: 1, duration: "1h"))"#, only.address))
+        .upstream(
+            "up",
+            format!(r#"(servers: ["{}"], ejection: (failures: 1, duration: "1h"))"#, only.address),
+        )
         .route(ROUTE)
         .start();
     for _ in 0..5 {
@@ -219,10 +225,8 @@ fn a_server_that_restarts_is_used_again_at_once() {
 #[test]
 fn a_host_name_is_resolved() {
     let upstream = Scripted::saying("by name");
-    let site = Site::new()
-        .server("up", format!("localhost:{}", upstream.address.port()))
-        .route(ROUTE)
-        .start();
+    let site =
+        Site::new().server("up", format!("localhost:{}", upstream.address.port())).route(ROUTE).start();
     assert_eq!(get(&site, "/"), (200, "by name".into()));
 }
 
@@ -237,7 +241,10 @@ fn the_status_metrics_count_each_server() {
     eventually("the server's requests are counted", || {
         let text = site.admin.metrics();
         text.lines().any(|line| {
-            !line.starts_with('#') && line.contains("upstream=\"up\"") && line.contains(&server) && line.ends_with(" 5")
+            !line.starts_with('#')
+                && line.contains("upstream=\"up\"")
+                && line.contains(&server)
+                && line.ends_with(" 5")
         })
     });
 }

@@ -45,7 +45,8 @@ impl Admin {
 
     #[track_caller]
     pub fn get(&self, target: &str) -> Response {
-        self.wire(&format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).response()
+        self.wire(&format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+            .response()
     }
 
     #[track_caller]
@@ -63,7 +64,8 @@ impl Admin {
     pub fn json(&self, target: &str) -> Value {
         let response = self.get(target);
         assert_eq!(response.status, 200, "{target}: {}", response.text());
-        serde_json::from_slice(&response.body).unwrap_or_else(|error| panic!("{target}: {error}: {}", response.text()))
+        serde_json::from_slice(&response.body)
+            .unwrap_or_else(|error| panic!("{target}: {error}: {}", response.text()))
     }
 
     #[track_caller]
@@ -146,7 +148,12 @@ impl Admin {
     #[track_caller]
     pub fn kill(&self, path: &str, how: &str) -> Response {
         let response = self.try_kill(path, how);
-        assert!((200..300).contains(&response.status), "kill {path} {how}: {} {}", response.status, response.text());
+        assert!(
+            (200..300).contains(&response.status),
+            "kill {path} {how}: {} {}",
+            response.status,
+            response.text()
+        );
         response
     }
 
@@ -162,7 +169,8 @@ impl Admin {
         self.kill(path, how);
         eventually(&format!("{path} is back after {how}"), || {
             self.node(path).is_some_and(|node| {
-                node["restarts"].as_u64().is_some_and(|restarts| restarts > before) && node["state"] == "running"
+                node["restarts"].as_u64().is_some_and(|restarts| restarts > before)
+                    && node["state"] == "running"
             })
         });
     }
@@ -182,7 +190,8 @@ impl Admin {
         let series = text.lines().filter_map(|line| {
             let (series, value) = line.rsplit_once(' ')?;
             let of_name = series.strip_prefix(name)?;
-            let ours = (of_name.is_empty() || of_name.starts_with('{')) && labels.iter().all(|l| of_name.contains(l));
+            let ours = (of_name.is_empty() || of_name.starts_with('{'))
+                && labels.iter().all(|l| of_name.contains(l));
             ours.then(|| value.parse::<f64>().expect("a value is a number"))
         });
         series.sum()
@@ -205,7 +214,8 @@ impl Admin {
     fn try_get(&self, target: &str) -> Option<Response> {
         let stream = std::os::unix::net::UnixStream::connect(&self.socket).ok()?;
         let mut wire = Wire::over(stream);
-        wire.try_send(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).ok()?;
+        wire.try_send(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+            .ok()?;
         wire.try_response(false).ok()
     }
 }

@@ -6,7 +6,6 @@ use std::process::{Command, Stdio};
 use super::process::tool;
 
 /// What curl has got.
-#[derive(Debug)]
 pub struct Answer {
     /// curl's exit status: 0 is a complete answer.
     pub exit: i32,
@@ -42,8 +41,23 @@ impl Answer {
     /// Panics unless the answer is complete and has this status.
     #[track_caller]
     pub fn expect(self, status: u16) -> Self {
-        assert_eq!((self.exit, self.status), (0, status), "{}{}\n{}", self.heads, self.complaint, self.text());
+        assert_eq!(
+            (self.exit, self.status),
+            (0, status),
+            "{}{}\n{}",
+            self.heads,
+            self.complaint,
+            self.text()
+        );
         self
+    }
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Answer { exit, status, heads, complaint, body, .. } = self;
+        let begin = String::from_utf8_lossy(&body[..body.len().min(500)]);
+        write!(f, "exit {exit} status {status} {complaint}\n{heads}{begin}\n({} bytes)", body.len())
     }
 }
 
@@ -57,7 +71,16 @@ where
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (head, body) = (folder.path().join("head"), folder.path().join("body"));
     let output = Command::new(tool("curl", "curl"))
-        .args(["-q", "-sS", "--noproxy", "*", "--max-time", "60", "-w", "%{http_code} %{http_version} %{num_connects}"])
+        .args([
+            "-q",
+            "-sS",
+            "--noproxy",
+            "*",
+            "--max-time",
+            "60",
+            "-w",
+            "%{http_code} %{http_version} %{num_connects}",
+        ])
         .arg("-D")
         .arg(&head)
         .arg("-o")

@@ -21,7 +21,17 @@ impl Wrk {
     #[track_caller]
     pub fn start(url: &str, connections: u32, seconds: u32) -> Load<Wrk> {
         let mut command = Command::new(tool("wrk", "wrk"));
-        command.args(["-t", "1", "-c", &connections.to_string(), "-d", &format!("{seconds}s"), "--timeout", "20s", url]);
+        command.args([
+            "-t",
+            "1",
+            "-c",
+            &connections.to_string(),
+            "-d",
+            &format!("{seconds}s"),
+            "--timeout",
+            "20s",
+            url,
+        ]);
         Load::start(command, Wrk::parse)
     }
 
@@ -154,7 +164,8 @@ impl<T> Load<T> {
     pub fn finish(mut self) -> T {
         let child = self.child.take().expect("a load is finished once");
         let output = child.wait_with_output().expect("our own child can be waited for");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        let text =
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {text}", output.status);
         (self.parse)(&text)
     }

@@ -17,13 +17,13 @@ mod wire;
 pub use admin::{Admin, Ledger};
 pub use certificates::{Algorithm, Authority};
 pub use curl::{Answer, curl};
-pub use generators::{H2load, Load, Wrk};
+pub use generators::{H2load, Wrk};
 pub use process::{Process, tool};
 pub use real::Real;
 pub use scripted::{Connection, Scripted, ok};
 pub use site::{Running, Site, exists, playhouse};
 pub use wait::{PATIENCE, eventually, eventually_some};
-pub use wire::{Request, Response, Wire};
+pub use wire::Wire;
 
 /// Bytes that differ at every offset, so that a piece that is lost, doubled or moved is seen.
 pub fn pattern(length: usize) -> Vec<u8> {

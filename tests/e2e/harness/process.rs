@@ -93,7 +93,8 @@ impl Process {
     /// Resident memory in bytes, as the kernel counts it.
     pub fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a running process has VmRSS");
+        let line =
+            status.lines().find(|line| line.starts_with("VmRSS:")).expect("a running process has VmRSS");
         let kilobytes = line.split_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
         kilobytes.expect("VmRSS is in kB") * 1024
     }

@@ -29,7 +29,8 @@ impl Real {
         // nginx cannot bind port 0 and say which it became. No other process of the tests uses this address of the
         // loopback network, so a port that was free a moment ago is free still.
         let address = SocketAddr::from(([127, 64, process_byte(), next_byte()], 0));
-        let address = TcpListener::bind(address).and_then(|listener| listener.local_addr()).expect("loopback");
+        let address =
+            TcpListener::bind(address).and_then(|listener| listener.local_addr()).expect("loopback");
         let process = Process::start("nginx", &mut nginx(folder.path(), address));
         Real { process, address, folder, restart: nginx }.listening()
     }
@@ -61,7 +62,8 @@ impl Real {
     #[track_caller]
     pub fn start_again(&mut self) {
         self.process.kill();
-        self.process = Process::start("an upstream again", &mut (self.restart)(self.folder.path(), self.address));
+        self.process =
+            Process::start("an upstream again", &mut (self.restart)(self.folder.path(), self.address));
         self.wait_until_listening();
     }
 
@@ -109,6 +111,8 @@ fn nginx(folder: &Path, address: SocketAddr) -> Command {
                  location = /forbidden {{ return 403; }} location = /empty {{ return 204; }} }}\n\
          }}\n"
     );
+    // One that was killed leaves its socket's file, and does not start over it.
+    let _ = std::fs::remove_file(folder.join("nginx.sock"));
     std::fs::write(folder.join("nginx.conf"), configuration).expect("a configuration is written");
     let mut command = Command::new(tool("nginx", "nginx-light"));
     command.arg("-p").arg(folder).arg("-c").arg(folder.join("nginx.conf")).args(["-e", "stderr"]);
@@ -135,7 +139,7 @@ fn gunicorn(folder: &Path, address: SocketAddr) -> Command {
     let mut command = Command::new(tool("gunicorn", "gunicorn and django (with pip)"));
     command
         .args(["--bind", &format!("127.0.0.1:{}", address.port()), "--workers", "1", "--threads", "4"])
-        .args(["--graceful-timeout", "2", "--worker-tmp-dir"])
+        .args(["--graceful-timeout", "2", "--no-control-socket", "--worker-tmp-dir"])
         .arg(folder)
         .arg("--chdir")
         .arg(script(""))

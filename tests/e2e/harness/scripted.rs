@@ -27,8 +27,6 @@ struct Shared {
 /// A connection in the hands of a script.
 pub struct Connection {
     pub wire: Wire,
-    /// Counted from 0.
-    pub number: usize,
     shared: Arc<Shared>,
 }
 
@@ -123,10 +121,13 @@ impl Drop for Scripted {
 
 /// A whole answer of status 200.
 pub fn ok(text: &str) -> Vec<u8> {
-    format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{text}", text.len()).into_bytes()
+    format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{text}", text.len())
+        .into_bytes()
 }
 
-fn answers(answer: impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static) -> impl Fn(Connection) + Send + Sync {
+fn answers(
+    answer: impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static,
+) -> impl Fn(Connection) + Send + Sync {
     move |mut connection| {
         while let Some(request) = connection.request() {
             if !connection.send(answer(&request)) {
@@ -136,7 +137,11 @@ fn answers(answer: impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static) -> impl
     }
 }
 
-fn accept(listener: &TcpListener, shared: &Arc<Shared>, script: &Arc<impl Fn(Connection) + Send + Sync + 'static>) {
+fn accept(
+    listener: &TcpListener,
+    shared: &Arc<Shared>,
+    script: &Arc<impl Fn(Connection) + Send + Sync + 'static>,
+) {
     while let Ok((stream, _)) = listener.accept() {
         if shared.stopping.load(Ordering::SeqCst) {
             return;
@@ -144,7 +149,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>, script: &Arc<impl Fn(Con
         let number = shared.accepted.fetch_add(1, Ordering::SeqCst);
         let _ = stream.set_nodelay(true);
         shared.open.lock().unwrap().insert(number, stream.try_clone().expect("a socket can be cloned"));
-        let connection = Connection { wire: Wire::over(stream), number, shared: shared.clone() };
+        let connection = Connection { wire: Wire::over(stream), shared: shared.clone() };
         let (script, shared) = (script.clone(), shared.clone());
         std::thread::spawn(move || {
             script(connection);

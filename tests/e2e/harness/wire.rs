@@ -18,7 +18,6 @@ pub struct Wire {
 #[derive(Clone, Debug, Default)]
 pub struct Response {
     pub status: u16,
-    pub version: String,
     /// In their order, names as they came.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
@@ -55,11 +54,6 @@ impl Request {
 
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
-    }
-
-    /// Whether content follows the head.
-    pub fn has_body(&self) -> bool {
-        self.header("transfer-encoding").is_some() || self.header("content-length").is_some_and(|n| n != "0")
     }
 }
 
@@ -160,7 +154,8 @@ impl Wire {
     /// The final answer, with the interim ones before it.
     #[track_caller]
     pub fn response(&mut self) -> Response {
-        self.try_response(false).unwrap_or_else(|e| panic!("no answer: {e}; so far {:?}", Lossy(&self.buffer)))
+        self.try_response(false)
+            .unwrap_or_else(|e| panic!("no answer: {e}; so far {:?}", Lossy(&self.buffer)))
     }
 
     /// The answer to HEAD: its fields speak of a body that does not follow.
@@ -184,7 +179,7 @@ impl Wire {
         loop {
             let (start, headers) = self.head()?;
             let mut words = start.splitn(3, ' ');
-            let version = words.next().unwrap_or_default().to_owned();
+            let version = words.next().unwrap_or_default();
             let status = words.next().and_then(|word| word.parse().ok()).ok_or_else(|| bad(&start))?;
             if !version.starts_with("HTTP/1.") {
                 return Err(bad(&start));
@@ -193,7 +188,7 @@ impl Wire {
                 interim.push((status, headers));
                 continue;
             }
-            return Ok(Response { status, version, headers, interim, ..Response::default() });
+            return Ok(Response { status, headers, interim, ..Response::default() });
         }
     }
 

@@ -1,0 +1,385 @@
+//! The promise: what dies takes nothing with it but what the table of the design allows.
+//!
+//! Each row kills its actors again and again, in each way, under load whose every answer is checked, and then once more
+//! under wrk and h2load. The loss is counted, recovery is seen and not slept for, and at the end the ledger balances.
+
+use std::collections::HashSet;
+
+use playhouse_chaos::{Class, Counts, Expect, Load, Protocol, Report, Stream, Target, Tls, Upstream};
+
+use crate::harness::{
+    Algorithm, Authority, H2load, Ledger, PATIENCE, Running, Site, Wrk, eventually, eventually_some, full,
+    pattern,
+};
+
+#[test]
+fn a_killed_acceptor_loses_no_connection() {
+    Row::of(&["instance-1/listeners/http"]).loses_nothing();
+}
+
+#[test]
+fn a_killed_tls_acceptor_loses_no_connection() {
+    Row::of(&["instance-1/listeners/https"]).loses_nothing();
+}
+
+#[test]
+fn a_killed_pool_actor_loses_no_request() {
+    Row::of(&["instance-1/upstreams/up/pool"]).loses_nothing();
+}
+
+#[test]
+fn a_killed_health_checker_loses_no_request() {
+    Row::of(&["instance-1/upstreams/up/health"]).loses_nothing();
+}
+
+#[test]
+fn killed_certificate_metrics_log_and_admin_actors_lose_nothing() {
+    Row::of(&["instance-1/certificates", "instance-1/metrics", "instance-1/access-log", "instance-1/admin"])
+        .loses_nothing();
+}
+
+#[test]
+fn a_killed_listeners_supervisor_loses_no_connection() {
+    Row::of(&["instance-1/listeners"]).loses_nothing();
+}
+
+#[test]
+fn a_killed_upstreams_supervisor_loses_no_request() {
+    Row::of(&["instance-1/upstreams"]).loses_nothing();
+}
+
+#[test]
+fn a_killed_shard_loses_its_connections_only() {
+    Row::of(&["instance-1/connections/shard-0"]).loses_connections();
+}
+
+#[test]
+fn a_killed_connections_supervisor_loses_the_connections_only() {
+    Row::of(&["instance-1/connections"]).loses_connections();
+}
+
+#[test]
+fn acceptor_and_shard_killed_together_lose_nobody_who_waits() {
+    Row { together: true, ..Row::of(&["instance-1/listeners/http", "instance-1/connections/shard-0"]) }
+        .loses_connections();
+}
+
+#[test]
+fn a_killed_root_loses_the_connections_and_the_process_lives() {
+    Row::of(&["instance-1"]).loses_connections();
+}
+
+#[test]
+fn a_killed_connection_loses_itself_only() {
+    let stage = Stage::new();
+    for how in HOWS {
+        let before = stage.site.admin.settled_ledger();
+        let load = stage.load();
+        let mut killed = 0;
+        for _ in 0..rounds() {
+            moves(&load, 20);
+            let Some(path) = stage.a_connection() else { continue };
+            // It may have ended by itself meanwhile.
+            let answer = stage.site.admin.try_kill(&path, how);
+            assert!(matches!(answer.status, 200..300 | 404), "{path}: {} {}", answer.status, answer.text());
+            killed += 1;
+            if !how.starts_with("stall") {
+                eventually("the connection is gone", || stage.site.admin.node(&path).is_none());
+            }
+        }
+        moves(&load, 100);
+        let report = stop(load);
+        only_connections_were_lost(&report, how);
+        let connections: HashSet<_> =
+            report.failures.iter().map(|failure| (&failure.stream, failure.connection)).collect();
+        assert!(
+            connections.len() <= killed,
+            "{how}: {killed} were killed, {} lost\n{report}",
+            connections.len()
+        );
+        balances(&stage.site, before, &report, how);
+    }
+}
+
+/// One row of the table.
+struct Row<'a> {
+    paths: &'a [&'a str],
+    /// Kill all of the paths at once, and not each in turn.
+    together: bool,
+}
+
+impl<'a> Row<'a> {
+    fn of(paths: &'a [&'a str]) -> Self {
+        Row { paths, together: false }
+    }
+
+    /// Not one request is lost, and not one connection.
+    #[track_caller]
+    fn loses_nothing(&self) {
+        let stage = Stage::new();
+        for how in HOWS {
+            let before = stage.site.admin.settled_ledger();
+            let load = stage.load();
+            self.kill_again_and_again(&stage, &load, how);
+            let report = stop(load);
+            assert!(report.is_clean(), "{:?} {how}: {report}", self.paths);
+            let idle_closes = report.counts.idle_closes;
+            assert_eq!(idle_closes, 0, "{:?} {how}: kept connections were closed\n{report}", self.paths);
+            let spent = balances(&stage.site, before, &report, how);
+            assert_eq!(
+                (spent.killed, spent.upstream_failed, spent.shed, spent.rejected),
+                (0, 0, 0, 0),
+                "{spent:?}"
+            );
+        }
+        let (wrk, h2load) = self.kill_under_other_peoples_load(&stage);
+        assert_eq!(wrk.failures(), 0, "{:?}: {wrk:?}", self.paths);
+        assert_eq!(
+            (h2load.failed, h2load.errored, h2load.timeout),
+            (0, 0, 0),
+            "{:?}: {h2load:?}",
+            self.paths
+        );
+        stage.nobody_above_was_restarted(self.paths);
+    }
+
+    /// Open connections may break with what is in flight on them; every new connection is served, and no answer is
+    /// wrong, short, or missing for ever.
+    #[track_caller]
+    fn loses_connections(&self) {
+        let stage = Stage::new();
+        let pid = stage.site.admin.status()["pid"].clone();
+        for how in HOWS {
+            let before = stage.site.admin.settled_ledger();
+            let load = stage.load();
+            let kills = self.kill_again_and_again(&stage, &load, how);
+            let report = stop(load);
+            only_connections_were_lost(&report, how);
+            let most = kills * IN_FLIGHT;
+            assert!(
+                report.counts.failed() <= most,
+                "{:?} {how}: more than {most} lost\n{report}",
+                self.paths
+            );
+            balances(&stage.site, before, &report, how);
+        }
+        let (wrk, h2load) = self.kill_under_other_peoples_load(&stage);
+        assert_eq!((wrk.connect, wrk.timeout, wrk.refused), (0, 0, 0), "{:?}: {wrk:?}", self.paths);
+        assert_eq!(h2load.timeout, 0, "{:?}: {h2load:?}", self.paths);
+        assert_eq!(stage.site.admin.status()["pid"], pid, "it is the same process");
+        stage.site.admin.settled_ledger();
+        stage.nobody_above_was_restarted(self.paths);
+    }
+
+    /// Kills while the load goes on; gives the number of kills.
+    fn kill_again_and_again(&self, stage: &Stage, load: &playhouse_chaos::Running, how: &str) -> u64 {
+        let mut kills = 0;
+        for _ in 0..rounds() {
+            moves(load, 50);
+            let killed_at = load.elapsed();
+            kills += self.kill_once(stage, how);
+            block_on(load.recovery(killed_at, PATIENCE))
+                .unwrap_or_else(|error| panic!("{:?} {how}: {error}", self.paths));
+        }
+        moves(load, 200);
+        kills
+    }
+
+    fn kill_once(&self, stage: &Stage, how: &str) -> u64 {
+        let admin = &stage.site.admin;
+        let stalls = how.starts_with("stall");
+        let restarts = |path: &&str| admin.node(path).and_then(|node| node["restarts"].as_u64()).unwrap_or(0);
+        if self.together {
+            let before: Vec<u64> = self.paths.iter().map(restarts).collect();
+            self.paths.iter().for_each(|path| drop(admin.kill(path, how)));
+            for (path, before) in self.paths.iter().zip(before) {
+                eventually(&format!("{path} is back after {how}"), || {
+                    admin.node(path).is_some_and(|node| {
+                        node["state"] == "running" && (stalls || node["restarts"].as_u64() > Some(before))
+                    })
+                });
+            }
+        } else {
+            for path in self.paths {
+                if stalls {
+                    admin.kill(path, how);
+                    eventually(&format!("{path} goes on"), || {
+                        admin.node(path).is_some_and(|node| node["state"] == "running")
+                    });
+                } else {
+                    admin.kill_and_see_it_back(path, how);
+                }
+            }
+        }
+        self.paths.len() as u64
+    }
+
+    /// The same under wrk on files and h2load through the proxy.
+    fn kill_under_other_peoples_load(&self, stage: &Stage) -> (Wrk, H2load) {
+        let seconds = if full() { 60 } else { 3 };
+        let mut wrk = Wrk::start(&stage.site.url("http", "/hello.txt"), 16, seconds);
+        let h2load = H2load::start_for(&stage.site.url("http", "/up/bytes/100"), seconds, 2, 8);
+        let begun = stage.site.admin.ledger().accepted;
+        eventually("the load is on", || stage.site.admin.ledger().accepted > begun + 200);
+        for how in HOWS.iter().cycle() {
+            if !wrk.running() {
+                break;
+            }
+            self.kill_once(stage, how);
+        }
+        (wrk.finish(), h2load.finish())
+    }
+}
+
+/// A site with everything that a row may kill, and what stands behind it.
+struct Stage {
+    site: Running,
+    authority: Authority,
+    _upstream: Upstream,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let upstream = Upstream::start().expect("an upstream starts");
+        let authority = Authority::new();
+        let site = Site::new();
+        authority.write(&site.path("."), "site", &["site.test"], Algorithm::Ecdsa);
+        let site = site
+            .field(r#"access_log: (to: "access.log")"#)
+            .listener("http", r#"(bind: "127.0.0.1:0")"#)
+            .listener("https", r#"(bind: "127.0.0.1:0", tls: [(cert: "site.pem", key: "site.key")])"#)
+            .upstream(
+                "up",
+                format!(
+                    r#"(servers: ["{}"], health: (path: "/health", interval: "100ms", timeout: "10s"))"#,
+                    upstream.server()
+                ),
+            )
+            .file("public/hello.txt", "hello\n")
+            .file("public/large", pattern(LARGE))
+            .route(r#"(path: "/", to: Static(root: "public"))"#)
+            .route(r#"(path: "/up/", to: Proxy(upstream: "up", strip_prefix: true))"#)
+            .start();
+        Stage { site, authority, _upstream: upstream }
+    }
+
+    /// Files and proxied requests, kept and new connections, HTTP/1.1 and HTTP/2, with and without TLS.
+    fn load(&self) -> playhouse_chaos::Running {
+        use rustls::pki_types::{CertificateDer, pem::PemObject};
+        let root = CertificateDer::from_pem_slice(self.authority.pem().as_bytes()).expect("our own PEM");
+        let tls = Tls::trusting("site.test", [root]).expect("a name and a root");
+        let secure = Target::Tcp(self.site.address("https"));
+        let hello = || Expect::body("hello\n");
+        let kept = Protocol::Http1KeepAlive;
+        Load::new(self.site.address("http"))
+            .stream(Stream::get(kept, "/hello.txt", hello()).name("files").concurrency(2))
+            .stream(Stream::get(kept, "/large", Expect::body(pattern(LARGE))).name("large file").rate(20.0))
+            .stream(
+                Stream::get(Protocol::Http1NewConnection, "/hello.txt", hello()).name("new").concurrency(2),
+            )
+            .stream(Stream::get(Protocol::Http2 { streams: 4 }, "/hello.txt", hello()).name("h2 files"))
+            .stream(Stream::echo_id(kept, "/up/id/").name("proxied").concurrency(2))
+            .stream(Stream::echo_id(Protocol::Http2 { streams: 4 }, "/up/id/").name("h2 proxied"))
+            .stream(
+                Stream::get(Protocol::Http1NewConnection, "/hello.txt", hello())
+                    .name("new over tls")
+                    .target(secure.clone())
+                    .tls(tls.clone())
+                    .rate(50.0),
+            )
+            .stream(
+                Stream::echo_id(Protocol::Http2 { streams: 4 }, "/up/id/")
+                    .name("h2 over tls")
+                    .target(secure)
+                    .tls(tls),
+            )
+            .start()
+            .expect("the load starts")
+    }
+
+    /// The path of some connection that is open.
+    fn a_connection(&self) -> Option<String> {
+        let paths = self.site.admin.paths();
+        paths
+            .into_iter()
+            .find(|path| path.starts_with("instance-1/connections/shard-") && path.matches('/').count() == 3)
+    }
+
+    /// What operators kill uses up no intensity: nothing has climbed to a supervisor above.
+    fn nobody_above_was_restarted(&self, paths: &[&str]) {
+        for path in paths {
+            let mut above = *path;
+            while let Some((parent, _)) = above.rsplit_once('/') {
+                if let Some(node) = self.site.admin.node(parent) {
+                    assert_eq!(node["restarts"], 0, "{parent} above {path}");
+                }
+                above = parent;
+            }
+        }
+    }
+}
+
+/// How an operator may kill.
+const HOWS: [&str; 4] = ["stop", "kill", "panic", "stall=300ms"];
+/// The requests that [`Stage::load`] has in flight at most.
+const IN_FLIGHT: u64 = 2 + 1 + 2 + 4 + 2 + 4 + 1 + 4;
+const LARGE: usize = 300_000;
+
+/// Kills per way and row; in CI the least that means something.
+fn rounds() -> usize {
+    if full() { 200 } else { 4 }
+}
+
+/// Waits for that many more answers.
+#[track_caller]
+fn moves(load: &playhouse_chaos::Running, answers: u64) -> Counts {
+    block_on(load.answers(answers, PATIENCE)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn stop(load: playhouse_chaos::Running) -> Report {
+    block_on(load.stop())
+}
+
+/// Of what failed, each was on a connection that broke.
+#[track_caller]
+fn only_connections_were_lost(report: &Report, how: &str) {
+    for failure in &report.failures {
+        assert!(
+            matches!(failure.class, Class::InFlight | Class::InFlightReused | Class::Unsent),
+            "{how}: {failure}\n{report}"
+        );
+    }
+    let counts = report.counts;
+    assert_eq!((counts.refused, counts.status, counts.wrong, counts.lost), (0, 0, 0, 0), "{how}: {report}");
+}
+
+/// The ledger says what the clients saw; gives what it counted since `before`.
+#[track_caller]
+fn balances(site: &Running, before: Ledger, report: &Report, how: &str) -> Ledger {
+    let now =
+        eventually_some("nothing is in flight", || Some(site.admin.ledger()).filter(|l| l.in_flight == 0));
+    assert_eq!(now.accepted, now.ended(), "{how}: {now:?}");
+    let spent = Ledger {
+        accepted: now.accepted - before.accepted,
+        in_flight: 0,
+        answered: now.answered - before.answered,
+        rejected: now.rejected - before.rejected,
+        shed: now.shed - before.shed,
+        client_gone: now.client_gone - before.client_gone,
+        upstream_failed: now.upstream_failed - before.upstream_failed,
+        killed: now.killed - before.killed,
+    };
+    let counts = report.counts;
+    assert!(spent.accepted <= counts.begun, "{how}: {spent:?}\n{report}");
+    // The bytes of a failed request may never have arrived.
+    assert!(spent.accepted + counts.failed() >= counts.begun, "{how}: {spent:?}\n{report}");
+    // An answer that was written whole may still be lost on its way when its connection is killed.
+    assert!(spent.answered <= counts.answered + counts.failed(), "{how}: {spent:?}\n{report}");
+    assert!(spent.killed + spent.client_gone <= counts.failed(), "{how}: {spent:?}\n{report}");
+    spent
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    runtime.block_on(future)
+}
