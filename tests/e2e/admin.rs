@@ -10,7 +10,10 @@ const ROUTE: &str = r#"(path: "/", to: Respond(status: 200, body: "hello\n"))"#;
 /// The address that the admin interface has over TCP.
 fn tcp(site: &Running) -> String {
     let status = site.admin.status();
-    status["admin"].as_str().unwrap_or_else(|| panic!("no admin address in {status}")).to_owned()
+    let addresses = status["admin"].as_array().expect("admin");
+    let tcp =
+        addresses.iter().filter_map(|address| address.as_str()).find(|address| !address.starts_with("unix:"));
+    tcp.unwrap_or_else(|| panic!("no admin address over TCP in {status}")).to_owned()
 }
 
 fn site(admin: &str) -> Running {

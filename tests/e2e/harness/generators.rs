@@ -104,35 +104,20 @@ impl H2load {
     fn parse(output: &str) -> Self {
         let mut counted = H2load::default();
         for line in output.lines().map(str::trim) {
-            let (slots, numbers): (&mut dyn FnMut(&str, u64), &str) =
-                if let Some(numbers) = line.strip_prefix("requests: ") {
-                    (
-                        &mut |what, count| match what {
-                            "total" => counted.total = count,
-                            "done" => counted.done = count,
-                            "succeeded" => counted.succeeded = count,
-                            "failed" => counted.failed = count,
-                            "errored" => counted.errored = count,
-                            "timeout" => counted.timeout = count,
-                            _ => {}
-                        },
-                        numbers,
-                    )
-                } else if let Some(numbers) = line.strip_prefix("status codes: ") {
-                    (
-                        &mut |what, count| {
-                            if what == "2xx" {
-                                counted.ok = count;
-                            }
-                        },
-                        numbers,
-                    )
-                } else {
-                    continue;
-                };
-            for part in numbers.split(", ") {
-                if let Some((count, what)) = part.split_once(' ') {
-                    slots(what, count.parse().expect("h2load counts in numbers"));
+            let numbers = line.strip_prefix("requests: ").or_else(|| line.strip_prefix("status codes: "));
+            for (count, what) in
+                numbers.into_iter().flat_map(|all| all.split(", ")).filter_map(|n| n.split_once(' '))
+            {
+                let count = count.parse().expect("h2load counts in numbers");
+                match what {
+                    "total" => counted.total = count,
+                    "done" => counted.done = count,
+                    "succeeded" => counted.succeeded = count,
+                    "failed" => counted.failed = count,
+                    "errored" => counted.errored = count,
+                    "timeout" => counted.timeout = count,
+                    "2xx" => counted.ok = count,
+                    _ => {}
                 }
             }
         }

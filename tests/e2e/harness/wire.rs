@@ -14,16 +14,19 @@ pub struct Wire {
     buffer: Vec<u8>,
 }
 
+/// Names as they came, in their order, and values.
+pub type Fields = Vec<(String, String)>;
+
 /// An answer as it came.
 #[derive(Clone, Debug, Default)]
 pub struct Response {
     pub status: u16,
     /// In their order, names as they came.
-    pub headers: Vec<(String, String)>,
+    pub headers: Fields,
     pub body: Vec<u8>,
-    pub trailers: Vec<(String, String)>,
+    pub trailers: Fields,
     /// The interim answers before it.
-    pub interim: Vec<(u16, Vec<(String, String)>)>,
+    pub interim: Vec<(u16, Fields)>,
 }
 
 /// A request as an upstream server gets it.
@@ -32,9 +35,9 @@ pub struct Request {
     pub method: String,
     pub target: String,
     pub version: String,
-    pub headers: Vec<(String, String)>,
+    pub headers: Fields,
     pub body: Vec<u8>,
-    pub trailers: Vec<(String, String)>,
+    pub trailers: Fields,
 }
 
 impl Response {
@@ -254,7 +257,7 @@ impl Wire {
         Ok(data)
     }
 
-    fn chunked(&mut self) -> io::Result<(Vec<u8>, Vec<(String, String)>)> {
+    fn chunked(&mut self) -> io::Result<(Vec<u8>, Fields)> {
         let mut body = Vec::new();
         loop {
             let chunk = self.chunk()?;
@@ -265,12 +268,12 @@ impl Wire {
         }
     }
 
-    fn head(&mut self) -> io::Result<(String, Vec<(String, String)>)> {
+    fn head(&mut self) -> io::Result<(String, Fields)> {
         let start = self.line()?;
         Ok((start, self.fields()?))
     }
 
-    fn fields(&mut self) -> io::Result<Vec<(String, String)>> {
+    fn fields(&mut self) -> io::Result<Fields> {
         let mut fields = Vec::new();
         loop {
             let line = self.line()?;
