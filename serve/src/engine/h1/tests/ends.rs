@@ -1,0 +1,148 @@
+//! How connections end: half-closed, gone, panicked, drained, killed.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_has_shut_down_its_side_still_gets_its_answer() {
+    for request in [get("/slow"), get("/chunks"), [post("/echo", 2), "ab".into()].concat()] {
+        let mut client = Client::new();
+        client.send(&request).await;
+        client.shut_down().await;
+        assert_eq!(client.answer().await.0, 200, "{request}");
+        client.assert_closed().await;
+        assert_eq!(client.ledger().await, (Ending::Closed, vec![(Outcome::Answered, 1)]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn chunks_that_were_all_sent_before_the_shutdown_are_all_read() {
+    let mut client = Client::new();
+    client
+        .send("POST /slow HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n")
+        .await;
+    client.shut_down().await;
+    assert_eq!(client.answer().await, (200, "slow".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_in_its_body_has_gone() {
+    for path in ["/echo", "/slow", "/elsewhere"] {
+        let mut client = Client::new();
+        client.send(post(path, 5)).await;
+        client.send("abc").await;
+        client.settle().await;
+        client.shut_down().await;
+        let start = Instant::now();
+        let app = client.app.clone();
+        let (ending, outcomes) = client.ledger().await;
+        assert_eq!((ending, outcomes), (Ending::Aborted, vec![(Outcome::ClientGone, 1)]), "{path}");
+        assert_eq!(start.elapsed(), Duration::ZERO, "the handler is dropped at once");
+        assert_eq!(app.ends.lock()[0].status, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_in_its_answer_has_gone() {
+    let mut client = Client::with(settings(), 1024);
+    client.send(get("/endless")).await;
+    client.head().await;
+    assert_eq!(client.ledger().await, (Ending::Aborted, vec![(Outcome::ClientGone, 1)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_before_the_head_is_answered_with_500_and_closes() {
+    for path in ["/panic", "/panic-first", "/panic-unsent"] {
+        let mut client = Client::new();
+        client.send([get("/hello"), get(path), get("/hello")].concat()).await;
+        assert_eq!(client.answer().await.0, 200);
+        let head = client.head().await;
+        assert_eq!((head.status.as_u16(), head.keep_alive), (500, false), "{path}");
+        client.assert_closed().await;
+        assert_eq!(*client.app.panics.lock(), ["on purpose"]);
+        assert_eq!(
+            client.ledger().await,
+            (Ending::Closed, vec![(Outcome::Answered, 1), (Outcome::Killed, 1)])
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_behind_the_head_cuts_the_answer() {
+    let mut client = Client::new();
+    client.send(get("/panic-later")).await;
+    let head = client.head().await;
+    client.content(&head).await.expect_err("incomplete");
+    assert_eq!(*client.app.panics.lock(), ["on purpose"]);
+    assert_eq!(client.ledger().await, (Ending::Aborted, vec![(Outcome::Killed, 1)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_fails_is_502_or_a_cut_answer() {
+    let mut client = Client::new();
+    client.send(get("/fail-first")).await;
+    let head = client.head().await;
+    assert_eq!((head.status.as_u16(), head.keep_alive), (502, false));
+    assert_eq!(client.ledger().await, (Ending::Closed, vec![(Outcome::UpstreamFailed, 1)]));
+    let mut client = Client::new();
+    client.send(get("/fail-later")).await;
+    let head = client.head().await;
+    client.content(&head).await.expect_err("incomplete");
+    assert_eq!(client.ledger().await, (Ending::Aborted, vec![(Outcome::UpstreamFailed, 1)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_is_drained_at_once() {
+    for requests in 0..2 {
+        let mut client = Client::new();
+        for _ in 0..requests {
+            client.send(get("/hello")).await;
+            client.answer().await;
+        }
+        let start = Instant::now();
+        client.drain.take().expect("once").send(()).expect("served");
+        client.assert_closed().await;
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        client.ledger().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_request_in_flight_is_answered_when_its_connection_is_drained() {
+    let mut client = Client::new();
+    client.send("GET /slo").await;
+    client.settle().await;
+    client.drain.take().expect("once").send(()).expect("served");
+    client.settle().await;
+    client.send("w HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let head = client.head().await;
+    assert_eq!((head.status.as_u16(), head.keep_alive), (200, false));
+    assert_eq!(client.rest().await, "slow");
+    assert_eq!(client.ledger().await, (Ending::Closed, vec![(Outcome::Answered, 1)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_killed_connection_leaves_the_ledger_balanced() {
+    let starts =
+        ["GET / HT", "GET /slow HTTP/1.1\r\nHost: a\r\n\r\n", &post("/elsewhere", 5), &get("/endless")];
+    for (number, start) in starts.into_iter().enumerate() {
+        let mut client = Client::with(settings(), 1024);
+        client.send(start).await;
+        client.settle().await;
+        assert_eq!(client.app.totals().in_flight, 1);
+        client.connection.abort();
+        assert!((&mut client.connection).await.expect_err("aborted").is_cancelled());
+        assert_eq!(outcomes(&client.app), [(Outcome::Killed, 1)]);
+        let ended: Vec<Outcome> = client.app.ends.lock().iter().map(|end| end.outcome).collect();
+        assert_eq!(ended, if number == 0 { vec![] } else { vec![Outcome::Killed] });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_is_small() {
+    let settings = settings();
+    let app = TestApplication::new(|exchange: &mut Exchange| Box::pin(handle(exchange)));
+    let (_, server) = tokio::io::duplex(16);
+    let future = serve(server, BytesMut::new(), connection_info(), &settings, &app, std::future::pending());
+    let size = std::mem::size_of_val(&future);
+    assert!(size <= 2048, "{size}");
+}
