@@ -123,8 +123,11 @@ pub enum BodyError {
     Handler(String),
 }
 
+/// A request body of any kind, for what the other variants do not cover.
+pub type BoxRequestBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = RequestBodyError> + Send + Sync>>;
+
 /// The content of a request, as it arrives. Nothing is read from the client before it is polled.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub enum RequestBody {
     /// None.
     #[default]
@@ -135,6 +138,21 @@ pub enum RequestBody {
     H1(h1::BodyReader),
     /// From an HTTP/2 stream.
     H2(Box<h2::BodyReader>),
+    /// From anywhere else.
+    Stream(BoxRequestBody),
+}
+
+impl std::fmt::Debug for RequestBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = match self {
+            RequestBody::Empty => "Empty",
+            RequestBody::Bytes(_) => "Bytes",
+            RequestBody::H1(_) => "H1",
+            RequestBody::H2(_) => "H2",
+            RequestBody::Stream(_) => "Stream",
+        };
+        write!(f, "RequestBody::{kind}({:?})", http_body::Body::size_hint(self))
+    }
 }
 
 impl RequestBody {
@@ -144,7 +162,7 @@ impl RequestBody {
     pub fn limit(&mut self, bytes: Option<u64>) -> Result<(), RequestBodyError> {
         let limit = match self {
             RequestBody::Empty => return Ok(()),
-            RequestBody::Bytes(_) => bytes,
+            RequestBody::Bytes(_) | RequestBody::Stream(_) => bytes,
             RequestBody::H1(reader) => Some(reader.limit(bytes)),
             RequestBody::H2(reader) => Some(reader.limit(bytes)),
         };
@@ -175,6 +193,7 @@ impl http_body::Body for RequestBody {
             }
             RequestBody::H1(reader) => reader.poll_frame(cx),
             RequestBody::H2(reader) => reader.poll_frame(cx),
+            RequestBody::Stream(body) => body.as_mut().poll_frame(cx),
         }
     }
 
@@ -184,6 +203,7 @@ impl http_body::Body for RequestBody {
             RequestBody::Bytes(_) => false,
             RequestBody::H1(reader) => reader.is_end_stream(),
             RequestBody::H2(reader) => reader.is_end_stream(),
+            RequestBody::Stream(body) => body.is_end_stream(),
         }
     }
 
@@ -193,6 +213,7 @@ impl http_body::Body for RequestBody {
             RequestBody::Bytes(bytes) => SizeHint::with_exact(bytes.len() as u64),
             RequestBody::H1(reader) => reader.size_hint(),
             RequestBody::H2(reader) => reader.size_hint(),
+            RequestBody::Stream(body) => body.size_hint(),
         }
     }
 }

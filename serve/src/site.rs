@@ -13,6 +13,7 @@ use crate::application::{Application, End};
 use crate::files::FileCache;
 use crate::handler::Handler;
 use crate::metrics::{ListenerMetrics, Metrics, RouteMetrics};
+use crate::proxy::proxy;
 use crate::random::Random;
 use crate::router::route::{RouteError, Tables};
 use crate::router::{NormalisedPath, Route, Router, Target, host};
@@ -206,8 +207,7 @@ async fn answer(route: &Route, path: &NormalisedPath, exchange: &mut Exchange) -
     match &route.target {
         Target::Respond(respond) => respond.answer(),
         Target::Redirect(redirect) => redirect.answer(exchange.request.uri(), exchange.request.headers()),
-        // Forwarding comes with the proxy.
-        Target::Proxy(_) => respond::error(StatusCode::BAD_GATEWAY),
+        Target::Proxy(target) => proxy(target, exchange).await,
         Target::Static(files) => files.answer(exchange, path).await,
         Target::Handler(handler) => handler.handle(exchange).await,
     }

@@ -10,9 +10,10 @@ use super::Router;
 use crate::files::{FileCache, Static};
 use crate::handler::Handler;
 use crate::metrics::{Metrics, RouteMetrics};
+use crate::proxy::ProxyTarget;
 use crate::respond::{Redirect, Respond};
 use crate::sockets::Sockets;
-use crate::upstream::{Upstream, Upstreams};
+use crate::upstream::Upstreams;
 
 /// A compiled route. A request in flight keeps the one it was given, whatever a reload does.
 pub struct Route {
@@ -39,18 +40,9 @@ pub enum Target {
     /// Files.
     Static(Static),
     /// Requests forwarded to an upstream.
-    Proxy(Proxy),
+    Proxy(ProxyTarget),
     /// A handler of the embedding program.
     Handler(Arc<dyn Handler>),
-}
-
-/// Where requests are forwarded to.
-#[derive(Debug)]
-pub struct Proxy {
-    /// The upstream.
-    pub upstream: Arc<Upstream>,
-    /// How requests are changed on their way.
-    pub config: model::Proxy,
 }
 
 /// The tables that routes are resolved against.
@@ -108,7 +100,7 @@ impl Route {
             model::Target::Redirect(redirect) => Target::Redirect(Redirect::new(redirect)),
             model::Target::Static(files) => Target::Static(Static::new(files, &config.path, tables.files)),
             model::Target::Proxy(proxy) => match tables.upstreams.get(&proxy.upstream) {
-                Some(upstream) => Target::Proxy(Proxy { upstream, config: proxy.clone() }),
+                Some(upstream) => Target::Proxy(ProxyTarget::new(proxy, &config.path, upstream)),
                 None => return Err(RouteError::Upstream { route: label, upstream: proxy.upstream.clone() }),
             },
             model::Target::Handler(name) => match tables.handlers.get(name) {

@@ -1,7 +1,13 @@
 //! One connection to a server.
 
-use bytes::BytesMut;
+use std::io;
+use std::pin::pin;
+use std::task::{Context, Poll};
 
+use bytes::BytesMut;
+use tokio::io::AsyncReadExt;
+
+use super::timer::Timer;
 use crate::net::Stream;
 
 /// One connection to a server: the stream with its buffers. Dropping it closes it.
@@ -11,13 +17,21 @@ pub(crate) struct Connection {
     pub(crate) input: BytesMut,
     /// To be written to the server. Empty while the connection is idle.
     pub(crate) output: BytesMut,
+    /// The deadline of whatever is being waited for.
+    pub(crate) timer: Timer,
     /// Answers that came by it.
     pub(crate) answers: u64,
 }
 
 impl Connection {
     pub(crate) fn new(stream: Stream) -> Self {
-        Connection { stream, input: BytesMut::new(), output: BytesMut::new(), answers: 0 }
+        Connection {
+            stream,
+            input: BytesMut::new(),
+            output: BytesMut::new(),
+            timer: Timer::default(),
+            answers: 0,
+        }
     }
 
     /// Whether an idle connection can still be used, as far as the runtime has been told: nothing has come, neither bytes
@@ -35,6 +49,15 @@ impl Connection {
             Stream::Unix(stream) => rustix::net::recv(stream, &mut byte, flags),
         };
         matches!(peeked, Err(rustix::io::Errno::AGAIN))
+    }
+
+    /// Reads what is there into `input`, which is made to hold about `wanted` bytes more. 0 is the end. Costs no system
+    /// call while the runtime has seen no readiness.
+    pub(crate) fn poll_read(&mut self, wanted: usize, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.input.capacity() - self.input.len() < wanted / 2 {
+            self.input.reserve(wanted);
+        }
+        pin!(self.stream.read_buf(&mut self.input)).poll(cx)
     }
 
     /// Gives large buffers back, before the connection becomes idle.

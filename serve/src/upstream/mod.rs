@@ -4,8 +4,6 @@
 //! or health checker; what those decide carries an epoch, and is refused once a newer incarnation has claimed the table.
 //! How a request is forwarded over one of these connections is in [`crate::proxy`].
 
-#![allow(dead_code)] // What the proxy uses.
-
 mod balance;
 mod connection;
 mod group;
@@ -15,6 +13,7 @@ mod probe;
 mod server;
 mod status;
 mod table;
+mod timer;
 
 pub use balance::{Member, Snapshot};
 pub(crate) use connection::Connection;

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use http::StatusCode;
+use http::{Method, StatusCode};
 use playhouse_config::model::Health;
+use playhouse_protocol::http1::{HeadLimits, ResponseError, ResponseParser};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
 
@@ -42,25 +43,25 @@ async fn ask(server: &Server, health: &Health) -> Result<StatusCode, ProbeFailur
 }
 
 async fn head(stream: &mut Stream) -> Result<StatusCode, ProbeFailure> {
+    let mut parser = ResponseParser::new(HeadLimits { bytes: 16 << 10, fields: 100 });
     let mut input = BytesMut::with_capacity(1024);
+    // Each turn takes what was read, and the parser's limit ends a head that does not; interim answers are few.
+    let mut interim = 0;
     loop {
-        if stream.read_buf(&mut input).await.map_err(|_| ProbeFailure::Closed)? == 0 {
-            return Err(ProbeFailure::Closed);
-        }
-        if memchr::memmem::find(&input, b"\r\n\r\n").is_some() {
-            let code = input.strip_prefix(b"HTTP/1.1 ").or(input.strip_prefix(b"HTTP/1.0 "));
-            let code = code.and_then(|rest| StatusCode::from_bytes(rest.get(..3)?).ok());
-            return code.ok_or_else(|| ProbeFailure::Malformed("the status line".to_owned()));
-        }
-        if input.len() > LARGEST_HEAD {
-            return Err(ProbeFailure::Malformed("the head is too large".to_owned()));
+        match parser.parse(&mut input, &Method::GET).map_err(ProbeFailure::Malformed)? {
+            Some(head) if head.status.is_informational() && interim < MOST_INTERIM => interim += 1,
+            Some(head) => return Ok(head.status),
+            None => {
+                if stream.read_buf(&mut input).await.map_err(|_| ProbeFailure::Closed)? == 0 {
+                    return Err(ProbeFailure::Closed);
+                }
+            }
         }
     }
 }
 
-/// No health check needs more.
-const LARGEST_HEAD: usize = 16 << 10;
-
+/// A flood of interim answers is taken for the answer, whose status is then out of range.
+const MOST_INTERIM: usize = 8;
 /// A probe that succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeOk {
@@ -84,8 +85,87 @@ pub enum ProbeFailure {
     Closed,
     /// The answer is not HTTP/1.1, or its head is too large.
     #[error("malformed answer: {0}")]
-    Malformed(String),
+    Malformed(ResponseError),
     /// The status is outside of `health.statuses`.
     #[error("status {0}")]
     Status(StatusCode),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use playhouse_config::model::{Address, Bind};
+    use tokio::io::AsyncReadExt;
+
+    use super::super::group::tests::{model, upstream};
+    use super::*;
+    use crate::net::Listener;
+
+    /// What a probe makes of a server that reads the request, says this and closes.
+    async fn probed(answer: &'static str) -> (Result<ProbeOk, ProbeFailure>, String) {
+        let bind = Bind::Tcp { address: "127.0.0.1:0".parse().unwrap(), only_v6: false };
+        let listener = Listener::bind(&bind, 4).unwrap();
+        let mut model = model("api", &["127.0.0.1:1"]);
+        model.servers[0].address = Address::Tcp(listener.local().unwrap());
+        model.health = Some(Health {
+            path: "/healthz?x".into(),
+            host: Some("internal".into()),
+            interval: Duration::from_secs(5),
+            timeout: Duration::from_secs(2),
+            healthy_after: NonZeroU32::MIN,
+            unhealthy_after: NonZeroU32::MIN,
+            statuses: (200, 299),
+        });
+        let upstream = upstream(&model);
+        let server = upstream.snapshot().all[0].server.clone();
+        let script = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                stream.read_buf(&mut request).await.unwrap();
+            }
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            String::from_utf8(request).unwrap()
+        };
+        futures_util::future::join(upstream.probe(&server), script).await
+    }
+
+    #[tokio::test]
+    async fn a_probe_asks_for_the_path_and_judges_by_the_status() {
+        let (result, request) = probed("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n").await;
+        assert_eq!(result.unwrap().status, StatusCode::NO_CONTENT);
+        assert!(request.starts_with("GET /healthz?x HTTP/1.1\r\nhost: internal\r\n"), "{request}");
+        let (result, _) = probed("HTTP/1.1 302 Found\r\n\r\n").await;
+        assert!(matches!(result, Err(ProbeFailure::Status(StatusCode::FOUND))));
+    }
+
+    #[tokio::test]
+    async fn a_probe_takes_nothing_but_an_http_answer() {
+        assert!(matches!(probed("SSH-2.0-x\r\n").await.0, Err(ProbeFailure::Malformed(_))));
+        assert!(matches!(probed("HTTP/1.1 200 OK\nx: y\n\n").await.0, Err(ProbeFailure::Malformed(_))));
+        assert!(matches!(probed("HTTP/1.1 200 OK\r\nx: y").await.0, Err(ProbeFailure::Closed)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_is_not_answered_ends_at_its_deadline() {
+        let bind = Bind::Tcp { address: "127.0.0.1:0".parse().unwrap(), only_v6: false };
+        let listener = Listener::bind(&bind, 4).unwrap();
+        let mut model = model("api", &["127.0.0.1:1"]);
+        model.servers[0].address = Address::Tcp(listener.local().unwrap());
+        model.health = Some(Health {
+            path: "/".into(),
+            host: None,
+            interval: Duration::from_secs(5),
+            timeout: Duration::from_secs(2),
+            healthy_after: NonZeroU32::MIN,
+            unhealthy_after: NonZeroU32::MIN,
+            statuses: (200, 299),
+        });
+        let upstream = upstream(&model);
+        let server = upstream.snapshot().all[0].server.clone();
+        let started = Instant::now();
+        assert!(matches!(upstream.probe(&server).await, Err(ProbeFailure::Timeout)));
+        assert_eq!(started.elapsed().as_secs(), 2);
+    }
 }

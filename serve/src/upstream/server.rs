@@ -25,7 +25,7 @@ pub struct Server {
     failures: AtomicU64,
     /// Failed requests since the last good one.
     failures_in_row: AtomicU32,
-    pub(super) idle: IdlePool,
+    pub(crate) idle: IdlePool,
     verdict: Mutex<Verdict>,
     /// `verdict`, for readers of snapshots.
     healthy: AtomicBool,
