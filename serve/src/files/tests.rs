@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use http::Request;
 use http_body_util::BodyExt;
+use proptest::prelude::{prop, prop_assert};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
@@ -258,6 +259,57 @@ async fn nothing_outside_of_the_root_is_ever_opened() {
     assert_eq!(site.get("/sub/inside").await, ok("inside"), "a symlink that stays beneath");
     let name = format!("/{}", "a".repeat(300));
     assert_eq!(site.get(&name).await.0, NOT_FOUND);
+}
+
+#[test]
+fn no_way_of_writing_a_path_leads_out_of_the_root() {
+    let site = Site::new(&[("a", "inside"), ("sub/a", "inside"), ("sub/index.html", "inside")]);
+    let outside = site.directory.path();
+    fs::create_dir(outside.join("outer")).unwrap();
+    for name in ["secret", "outer/a", "outer/index.html"] {
+        fs::write(outside.join(name), "secret").unwrap();
+    }
+    symlink("../outer", site.root("out")).unwrap();
+    symlink("../../secret", site.root("sub/out")).unwrap();
+    symlink("sub", site.root("in")).unwrap();
+    let part = prop::sample::select(vec![
+        "/",
+        "//",
+        "..",
+        ".",
+        "%2e%2e",
+        "%2E.",
+        "%2f",
+        "%5c",
+        "\\",
+        "a",
+        "sub",
+        "in",
+        "out",
+        "secret",
+        "outer",
+        "root",
+        "%252e",
+        "index.html",
+        ";",
+        "%C0%AE",
+        "%20",
+        "~",
+    ]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut runner = proptest::test_runner::TestRunner::default();
+    let parts = prop::collection::vec(part, 0..10);
+    runner
+        .run(&parts, |parts| {
+            let uri = format!("/{}", parts.concat());
+            if NormalisedPath::parse(&uri).is_ok() {
+                let (status, text) = runtime.block_on(site.get(&uri));
+                prop_assert!(matches!(status, 200 | 301 | 404), "{} {}", uri, status);
+                prop_assert!(status != 200 || text == "inside", "{}", uri);
+            }
+            Ok(())
+        })
+        .unwrap();
 }
 
 #[tokio::test]
