@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::{HeaderMap, Request, StatusCode};
 use tokio::time::Instant;
 
-use crate::engine::h1;
+use crate::engine::{h1, h2};
 use crate::metrics::{RouteMetrics, ServerMetrics};
 use crate::{Outcome, RequestBody};
 
@@ -106,13 +106,17 @@ pub enum Informational {
     Unsupported,
     /// HTTP/1.1.
     H1(h1::InformationalSender),
+    /// HTTP/2.
+    H2(h2::InformationalSender),
 }
 
 impl Informational {
     /// Queues an interim answer (100 to 199 but 101). Ignored where unsupported or once the final answer has begun.
     pub fn send(&self, status: StatusCode, headers: HeaderMap) {
-        if let Informational::H1(sender) = self {
-            sender.send(status, headers);
+        match self {
+            Informational::Unsupported => {}
+            Informational::H1(sender) => sender.send(status, headers),
+            Informational::H2(sender) => sender.send(status, headers),
         }
     }
 }

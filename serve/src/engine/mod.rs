@@ -2,12 +2,23 @@
 
 pub mod h1;
 pub mod h2;
+mod opening;
+mod rewind;
 #[cfg(test)]
 pub(crate) mod test_application;
+#[cfg(test)]
+mod tests;
 
+use std::any::Any;
+use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use bytes::BytesMut;
+use http::HeaderValue;
 use playhouse_config::model::{ClientTimeouts, Limits};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
 
 use crate::net::Stream;
 use crate::{Application, ConnectionInfo};
@@ -32,11 +43,75 @@ pub struct Settings {
 /// Dropping the future ends the connection at once and every request in flight as `Killed`.
 /// `info.tls` is `None` on the way in and filled here.
 pub async fn serve<A: Application>(
-    _stream: Stream,
-    _info: ConnectionInfo,
-    _settings: Arc<Settings>,
-    _application: Arc<A>,
-    _drain: impl Future<Output = ()> + Send,
+    mut stream: Stream,
+    mut info: ConnectionInfo,
+    settings: Arc<Settings>,
+    application: Arc<A>,
+    drain: impl Future<Output = ()> + Send,
 ) {
-    todo!()
+    let mut drain = Box::pin(drain);
+    let timeouts = &settings.timeouts;
+    let deadline = Instant::now() + if settings.tls.is_some() { timeouts.tls } else { timeouts.idle };
+    let mut prefix = BytesMut::new();
+    if settings.tls.is_some() || settings.http2 {
+        let first = tokio::select! {
+            biased;
+            first = opening::first_bytes(&mut stream, deadline) => first,
+            () = &mut drain => None,
+        };
+        let Some(first) = first else { return };
+        prefix = first;
+    }
+    // Each part in a box of its own, so that a connection pays for the part that it is in, not for the largest.
+    if let Some(tls) = &settings.tls {
+        let handshake = opening::handshake(stream, prefix, deadline, tls, &mut info, &*application);
+        let Some(mut stream) = Box::pin(handshake).await else { return };
+        let h2 = info.tls.as_ref().is_some_and(|tls| tls.alpn_h2);
+        if !speak(h2, &mut stream, BytesMut::new(), info, &settings, &application, drain).await {
+            stream.get_ref().0.transport().reset_on_drop();
+        }
+    } else {
+        let h2 = settings.http2 && opening::is_h2(&mut stream, &mut prefix, &settings).await;
+        if !speak(h2, &mut stream, prefix, info, &settings, &application, drain).await {
+            stream.reset_on_drop();
+        }
+    }
+}
+
+/// Whether the connection has ended in order; `false` where the client must not take what it has for the whole.
+async fn speak<A: Application>(
+    h2: bool,
+    io: impl AsyncRead + AsyncWrite + Unpin + Send,
+    prefix: BytesMut,
+    info: ConnectionInfo,
+    settings: &Settings,
+    application: &Arc<A>,
+    drain: impl Future<Output = ()> + Send,
+) -> bool {
+    let info = Arc::new(info);
+    if h2 {
+        Box::pin(h2::serve(io, prefix, info, settings, application, drain)).await;
+        // Its frames say what is whole.
+        true
+    } else {
+        let ending = Box::pin(h1::serve(io, prefix, info, settings, application, drain)).await;
+        ending == h1::Ending::Closed
+    }
+}
+
+/// What a panic said.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}
+
+/// `Date` of now, formatted once a second and thread.
+pub(crate) fn date() -> HeaderValue {
+    thread_local! {
+        static DATE: RefCell<playhouse_protocol::http1::date::DateCache> = RefCell::default();
+    }
+    DATE.with_borrow_mut(|date| date.value(SystemTime::now()))
 }

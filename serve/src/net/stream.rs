@@ -49,6 +49,15 @@ impl Stream {
         }
     }
 
+    /// Has the kernel reset a TCP connection when it is dropped, and forget what was not sent: so a client does not take
+    /// what it has for the whole.
+    pub fn reset_on_drop(&self) {
+        if let Stream::Tcp(stream) = self {
+            // Fails only where the connection is already gone.
+            let _ = stream.set_zero_linger();
+        }
+    }
+
     /// The local address; `None` on a Unix socket, or where the socket is already gone. One system call.
     pub fn local_address(&self) -> Option<SocketAddr> {
         match self {

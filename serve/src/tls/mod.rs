@@ -13,7 +13,6 @@ use std::sync::Arc;
 use crate::exchange::TlsInfo;
 
 /// What a finished handshake has settled.
-#[allow(dead_code)]
 pub(crate) fn info(connection: &rustls::ServerConnection) -> TlsInfo {
     TlsInfo {
         server_name: connection.server_name().map(Arc::from),
@@ -27,3 +26,6 @@ pub(crate) fn info(connection: &rustls::ServerConnection) -> TlsInfo {
 
 const ALPN_H2: &[u8] = b"h2";
 const ALPN_HTTP1: &[u8] = b"http/1.1";
+
+#[cfg(test)]
+pub(crate) use table::tests as testing;

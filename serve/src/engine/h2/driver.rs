@@ -1,0 +1,295 @@
+//! One connection: turns between the frames, the streams and the wire, and keeps its deadlines.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use h2::Reason;
+use h2::server::{Builder, Connection};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, Sleep};
+
+use super::in_flight::{InFlight, Shared};
+use super::stream;
+use super::wire::Wire;
+use crate::engine::Settings;
+use crate::{Application, ConnectionInfo};
+
+/// Serves one connection to its end. `prefix` is what was read of it already.
+pub(crate) async fn serve<A: Application>(
+    io: impl AsyncRead + AsyncWrite + Unpin + Send,
+    prefix: BytesMut,
+    info: Arc<ConnectionInfo>,
+    settings: &Settings,
+    application: &Arc<A>,
+    drain: impl Future<Output = ()> + Send,
+) {
+    let shared = Arc::new(Shared {
+        application: application.clone(),
+        info,
+        limits: settings.limits.clone(),
+        timeouts: settings.timeouts.clone(),
+        client_gone: AtomicBool::new(false),
+    });
+    let wire = Wire::new(io, prefix.freeze());
+    let mut drain = pin!(drain);
+    let greeted = {
+        let mut handshake = pin!(builder(settings).handshake(wire.clone()));
+        let greeting = std::future::poll_fn(|cx| {
+            if let Poll::Ready(greeted) = handshake.as_mut().poll(cx) {
+                return Poll::Ready(greeted.ok());
+            }
+            match (drain.as_mut().poll(cx), wire.poll_flush_all(cx)) {
+                (Poll::Pending, Poll::Pending | Poll::Ready(Ok(_))) => Poll::Pending,
+                (Poll::Ready(()), _) | (_, Poll::Ready(Err(_))) => Poll::Ready(None),
+            }
+        });
+        tokio::time::timeout(settings.timeouts.head, greeting).await
+    };
+    let Ok(Some(connection)) = greeted else { return };
+    let gone = Driver::new(connection, wire.clone(), shared).run(stream::open, drain).await;
+    if !gone {
+        // The peer is to read our last frames before the socket goes.
+        let closing = std::future::poll_fn(|cx| match wire.poll_close(cx) {
+            Poll::Ready(Ok(())) => wire.poll_linger(cx),
+            Poll::Ready(Err(_)) => Poll::Ready(()),
+            Poll::Pending => Poll::Pending,
+        });
+        let _ = tokio::time::timeout(LINGER, closing).await;
+    }
+}
+
+fn builder(settings: &Settings) -> Builder {
+    let limits = &settings.limits;
+    // RFC 9113 §6.5.2 counts 32 bytes more for each field than an HTTP/1.1 head does.
+    let header_list = limits.header_bytes.saturating_add(32 * limits.header_count);
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(u32::try_from(header_list).unwrap_or(u32::MAX))
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buffer_size(SEND_BUFFER)
+        .max_pending_accept_reset_streams(limits.streams.max(20) as usize)
+        .max_local_error_reset_streams(Some(LOCAL_RESETS));
+    builder
+}
+
+/// What a client may send of one body before it is read.
+const STREAM_WINDOW: u32 = 256 << 10;
+/// What it may send of all.
+const CONNECTION_WINDOW: u32 = 1 << 20;
+/// What a stream may queue: enough to keep a fast link busy between two turns.
+const SEND_BUFFER: usize = 64 << 10;
+/// Resets that the client may provoke in the life of a connection (CVE-2025-8671).
+const LOCAL_RESETS: usize = 512;
+/// How long the peer may take to close after we have.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// What the connection waits for, each with a deadline of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// The client's first frame.
+    Greeting,
+    /// The rest of a head.
+    Head,
+    /// The transport to take more than this.
+    Write(u64),
+    /// A request.
+    Idle,
+    /// The client to see that we are closing.
+    Close,
+}
+
+struct Driver<A: Application, IO, F> {
+    connection: Connection<Wire<IO>, Bytes>,
+    wire: Wire<IO>,
+    shared: Arc<Shared<A>>,
+    streams: FuturesUnordered<F>,
+    /// Answered, but perhaps not flushed yet.
+    finished: Vec<InFlight<A>>,
+    deadline: Deadline,
+    draining: bool,
+    closing: bool,
+}
+
+impl<A, IO, F> Driver<A, IO, F>
+where
+    A: Application,
+    IO: AsyncRead + AsyncWrite + Unpin,
+    F: Future<Output = InFlight<A>>,
+{
+    fn new(connection: Connection<Wire<IO>, Bytes>, wire: Wire<IO>, shared: Arc<Shared<A>>) -> Self {
+        Driver {
+            connection,
+            wire,
+            shared,
+            streams: FuturesUnordered::new(),
+            finished: Vec::new(),
+            deadline: Deadline::default(),
+            draining: false,
+            closing: false,
+        }
+    }
+
+    /// Runs to the connection's end; whether the client is gone.
+    async fn run(
+        mut self,
+        open: impl Fn(
+            &Arc<Shared<A>>,
+            http::Request<h2::RecvStream>,
+            h2::server::SendResponse<Bytes>,
+        ) -> Option<F>,
+        mut drain: Pin<&mut impl Future<Output = ()>>,
+    ) -> bool {
+        std::future::poll_fn(|cx| {
+            if !self.draining && drain.as_mut().poll(cx).is_ready() {
+                self.draining = true;
+                self.connection.graceful_shutdown();
+            }
+            self.poll(cx, &open)
+        })
+        .await
+    }
+
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        open: &impl Fn(
+            &Arc<Shared<A>>,
+            http::Request<h2::RecvStream>,
+            h2::server::SendResponse<Bytes>,
+        ) -> Option<F>,
+    ) -> Poll<bool> {
+        loop {
+            loop {
+                match self.connection.poll_accept(cx) {
+                    Poll::Ready(Some(Ok((request, respond)))) => {
+                        self.streams.extend(open(&self.shared, request, respond));
+                    }
+                    Poll::Ready(Some(Err(error))) => {
+                        tracing::debug!(%error, "h2 connection");
+                        let gone = error.is_io() || error.is_remote();
+                        return self.end(cx, gone);
+                    }
+                    Poll::Ready(None) => return self.end(cx, false),
+                    Poll::Pending => break,
+                }
+            }
+            let before = self.finished.len();
+            while let Poll::Ready(Some(flight)) = self.streams.poll_next_unpin(cx) {
+                self.finished.push(flight);
+            }
+            if self.finished.len() > before {
+                // Their frames are in `h2`'s queues: one more turn takes them to the wire.
+                continue;
+            }
+            if self.wire.flood().is_some() && !self.closing {
+                tracing::debug!(flood = ?self.wire.flood(), client = %self.shared.info.peer, "h2 flood");
+                self.close(Reason::ENHANCE_YOUR_CALM);
+                continue;
+            }
+            let flushed = match self.wire.poll_flush_all(cx) {
+                Poll::Ready(Ok(more)) if more => continue,
+                Poll::Ready(Ok(_)) => {
+                    self.settle();
+                    true
+                }
+                Poll::Ready(Err(_)) => return self.end(cx, true),
+                Poll::Pending => false,
+            };
+            let wait = self.wait(flushed);
+            self.deadline.set(wait);
+            match self.deadline.poll(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Wait::Greeting | Wait::Head) => self.close(Reason::ENHANCE_YOUR_CALM),
+                Poll::Ready(Wait::Idle) => self.close(Reason::NO_ERROR),
+                Poll::Ready(Wait::Write(_) | Wait::Close) => return self.end(cx, true),
+            }
+        }
+    }
+
+    /// What to wait for now, and how long.
+    fn wait(&self, flushed: bool) -> Option<(Wait, Duration)> {
+        let timeouts = &self.shared.timeouts;
+        let (greeted, in_head) = self.wire.reading();
+        let idle = self.streams.is_empty();
+        if self.closing || (self.draining && idle && flushed) {
+            Some((Wait::Close, LINGER))
+        } else if !flushed {
+            Some((Wait::Write(self.wire.written()), timeouts.write))
+        } else if !greeted {
+            Some((Wait::Greeting, timeouts.head))
+        } else if in_head {
+            Some((Wait::Head, timeouts.head))
+        } else if idle {
+            self.wire.release();
+            Some((Wait::Idle, timeouts.idle))
+        } else {
+            None
+        }
+    }
+
+    /// Ends the connection with a GOAWAY; what is in flight is given up.
+    fn close(&mut self, reason: Reason) {
+        self.closing = true;
+        self.shared.client_gone.store(true, Ordering::Relaxed);
+        self.streams = FuturesUnordered::new();
+        self.connection.abrupt_shutdown(reason);
+    }
+
+    /// All that was sent has reached the kernel.
+    fn settle(&mut self) {
+        if !self.finished.is_empty() {
+            let answered = self.finished.drain(..).filter_map(|flight| flight.settle().then_some(())).count();
+            self.wire.answered(answered);
+        }
+    }
+
+    fn end(&mut self, cx: &mut Context<'_>, gone: bool) -> Poll<bool> {
+        if !gone && matches!(self.wire.poll_flush_all(cx), Poll::Ready(Ok(_))) {
+            self.settle();
+        }
+        self.shared.client_gone.store(true, Ordering::Relaxed);
+        Poll::Ready(gone)
+    }
+}
+
+/// One timer for all waits. It is set back only when it has gone off, not at every change: a busy connection changes
+/// between waiting and not waiting thousands of times a second.
+#[derive(Default)]
+struct Deadline {
+    due: Option<(Wait, Instant)>,
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Deadline {
+    /// The same wait as before goes on; any other begins now.
+    fn set(&mut self, wait: Option<(Wait, Duration)>) {
+        match (wait, self.due) {
+            (Some((wait, _)), Some((current, _))) if wait == current => {}
+            (wait, _) => self.due = wait.map(|(wait, duration)| (wait, Instant::now() + duration)),
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Wait> {
+        let Some((wait, due)) = self.due else { return Poll::Pending };
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
+        if sleep.deadline() > due {
+            sleep.as_mut().reset(due);
+        }
+        while sleep.as_mut().poll(cx).is_ready() {
+            if Instant::now() >= due {
+                self.due = None;
+                return Poll::Ready(wait);
+            }
+            sleep.as_mut().reset(due);
+        }
+        Poll::Pending
+    }
+}

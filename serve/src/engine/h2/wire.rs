@@ -1,0 +1,205 @@
+//! What stands between the `h2` crate and the transport.
+//!
+//! `h2` flushes after every frame that it does not copy, which over TLS is a record and a system call each. Here a flush
+//! of `h2`'s does nothing: what is written gathers until the driver, after all streams have had their turn, flushes it
+//! as a whole. The driver also learns in this way what has really reached the kernel.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+use super::flood::{Flood, FrameCounter};
+
+/// Shared by `h2`, as its transport, and the driver. Both are polled by one task, so that the lock is never waited for.
+#[derive(Debug)]
+pub(super) struct Wire<IO>(Arc<Mutex<Inner<IO>>>);
+
+#[derive(Debug)]
+struct Inner<IO> {
+    io: IO,
+    /// What was read before, to be read first.
+    prefix: Bytes,
+    out: BytesMut,
+    /// `h2` has been refused a write since the last complete flush: it holds more.
+    blocked: bool,
+    /// Bytes that the transport has taken.
+    written: u64,
+    frames: FrameCounter,
+    flood: Option<Flood>,
+}
+
+impl<IO> Clone for Wire<IO> {
+    fn clone(&self) -> Self {
+        Wire(self.0.clone())
+    }
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> Wire<IO> {
+    pub(super) fn new(io: IO, prefix: Bytes) -> Self {
+        Wire(Arc::new(Mutex::new(Inner {
+            io,
+            prefix,
+            out: BytesMut::new(),
+            blocked: false,
+            written: 0,
+            frames: FrameCounter::new(Instant::now()),
+            flood: None,
+        })))
+    }
+
+    /// Hands to the kernel what was written so far. `true` when `h2` may hold more and has to be polled again.
+    pub(super) fn poll_flush_all(&self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        let inner = &mut *self.0.lock();
+        ready!(inner.poll_flush_out(cx))?;
+        Poll::Ready(Ok(std::mem::take(&mut inner.blocked)))
+    }
+
+    /// Bytes that the transport has taken in all.
+    pub(super) fn written(&self) -> u64 {
+        self.0.lock().written
+    }
+
+    /// What the peer has done too much of; from then on nothing more is read.
+    pub(super) fn flood(&self) -> Option<Flood> {
+        self.0.lock().flood
+    }
+
+    /// Whether the peer's first frame has begun to arrive, and whether a head is arriving.
+    pub(super) fn reading(&self) -> (bool, bool) {
+        let inner = self.0.lock();
+        (inner.frames.greeted(), inner.frames.in_head())
+    }
+
+    /// So many requests were answered in full.
+    pub(super) fn answered(&self, requests: usize) {
+        self.0.lock().frames.answered(requests);
+    }
+
+    /// Gives the buffer's memory back, where it is empty.
+    pub(super) fn release(&self) {
+        let inner = &mut *self.0.lock();
+        if inner.out.is_empty() {
+            inner.out = BytesMut::new();
+        }
+    }
+
+    /// Waits for the peer to close, reading and dropping what it still sends, so that the kernel does not answer unread
+    /// bytes with a reset that would take our last frames with it.
+    pub(super) fn poll_linger(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let inner = &mut *self.0.lock();
+        let mut scrap = [0; 1024];
+        loop {
+            let mut scrap = ReadBuf::new(&mut scrap);
+            match Pin::new(&mut inner.io).poll_read(cx, &mut scrap) {
+                Poll::Ready(Ok(())) if !scrap.filled().is_empty() => {}
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Flushes and closes the writing half.
+    pub(super) fn poll_close(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let inner = &mut *self.0.lock();
+        ready!(inner.poll_flush_out(cx))?;
+        Pin::new(&mut inner.io).poll_shutdown(cx)
+    }
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> Inner<IO> {
+    fn poll_flush_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.out.is_empty() {
+            let taken = ready!(Pin::new(&mut self.io).poll_write(cx, &self.out))?;
+            if taken == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.out.advance(taken);
+            self.written += taken as u64;
+            self.frames.written(taken);
+        }
+        // Empty: the whole of the memory is free to be written again.
+        self.out.clear();
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.out.len() >= GATHERED {
+            let flushed = self.poll_flush_out(cx)?;
+            if flushed.is_pending() && self.out.len() >= GATHERED {
+                self.blocked = true;
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Beyond this, `h2` waits until the transport has taken some. Four TLS records.
+const GATHERED: usize = 64 << 10;
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<IO> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let inner = &mut *self.0.lock();
+        if inner.flood.is_some() {
+            // The driver, which has polled us, looks for this and ends the connection.
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        if inner.prefix.is_empty() {
+            ready!(Pin::new(&mut inner.io).poll_read(cx, buffer))?;
+        } else {
+            let taken = inner.prefix.len().min(buffer.remaining());
+            buffer.put_slice(&inner.prefix.split_to(taken));
+            if inner.prefix.is_empty() {
+                inner.prefix = Bytes::new();
+            }
+        }
+        inner.flood = inner.frames.feed(&buffer.filled()[before..], Instant::now).err();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<IO> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let inner = &mut *self.0.lock();
+        ready!(inner.poll_room(cx))?;
+        inner.out.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let inner = &mut *self.0.lock();
+        ready!(inner.poll_room(cx))?;
+        let before = inner.out.len();
+        for slice in slices {
+            inner.out.extend_from_slice(slice);
+        }
+        Poll::Ready(Ok(inner.out.len() - before))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_close(cx)
+    }
+}

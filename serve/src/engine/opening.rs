@@ -1,0 +1,102 @@
+//! The first bytes of a connection: the TLS handshake, or which version of HTTP is spoken in the clear.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use http::StatusCode;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::Settings;
+use super::rewind::Rewind;
+use crate::net::Stream;
+use crate::{Application, ConnectionInfo, Outcome, tls};
+
+/// The first bytes that the client sends; `None` where it closes or sends nothing before the deadline. Until then the
+/// connection holds no buffer.
+pub(super) async fn first_bytes(stream: &mut Stream, deadline: Instant) -> Option<BytesMut> {
+    let first = async {
+        stream.readable().await.ok()?;
+        let mut prefix = BytesMut::with_capacity(FIRST_READ);
+        let read = stream.read_buf(&mut prefix).await.ok()?;
+        (read > 0).then_some(prefix)
+    };
+    timeout_at(deadline, first).await.ok()?
+}
+
+/// Whether the client speaks HTTP/2 by prior knowledge, which begins with its preface (RFC 9113 §3.3). Everything else
+/// is HTTP/1.1, which knows what to answer to a head that ends too early, or never. Reads on only while it is not clear.
+pub(super) async fn is_h2(stream: &mut Stream, prefix: &mut BytesMut, settings: &Settings) -> bool {
+    let deadline = Instant::now() + settings.timeouts.head;
+    loop {
+        let compared = prefix.len().min(PREFACE.len());
+        if prefix[..compared] != PREFACE[..compared] {
+            return false;
+        }
+        if compared == PREFACE.len() {
+            return true;
+        }
+        match timeout_at(deadline, stream.read_buf(prefix)).await {
+            Ok(Ok(1..)) => {}
+            Ok(Ok(0) | Err(_)) | Err(_) => return false,
+        }
+    }
+}
+
+/// The TLS handshake within its deadline; fills `info.tls`. `None` where there will be no connection: then the
+/// application has been told why.
+pub(super) async fn handshake<A: Application>(
+    mut stream: Stream,
+    prefix: BytesMut,
+    deadline: Instant,
+    config: &Arc<rustls::ServerConfig>,
+    info: &mut ConnectionInfo,
+    application: &A,
+) -> Option<TlsStream<Rewind<Stream>>> {
+    if prefix.first().is_some_and(u8::is_ascii_uppercase) {
+        // A letter is the first byte of a method, and of no TLS record.
+        let ticket = application.ledger().accept();
+        let sent = stream.write_all(PLAIN_HTTP).await.is_ok() && stream.shutdown().await.is_ok();
+        ticket.end(Outcome::Rejected);
+        application.refused(info, sent.then_some(StatusCode::BAD_REQUEST));
+        // The rest is read, so that the kernel does not take the answer back with a reset.
+        let mut scrap = BytesMut::new();
+        let rest = async {
+            while matches!(stream.read_buf(&mut scrap).await, Ok(1..)) {
+                scrap.clear();
+            }
+        };
+        let _ = timeout(LINGER, rest).await;
+        return None;
+    }
+    let handshake = TlsAcceptor::from(config.clone()).accept(Rewind::new(stream, prefix));
+    match timeout_at(deadline, handshake).await {
+        Ok(Ok(stream)) => {
+            info.tls = Some(tls::info(stream.get_ref().1));
+            Some(stream)
+        }
+        Ok(Err(error)) => {
+            application.handshake_failed(info, &error.to_string());
+            None
+        }
+        Err(_) => {
+            application.handshake_failed(info, "too slow");
+            None
+        }
+    }
+}
+
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Holds a usual ClientHello, or a usual head.
+const FIRST_READ: usize = 4 << 10;
+
+const LINGER: std::time::Duration = std::time::Duration::from_secs(1);
+
+const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
+    content-type: text/plain; charset=utf-8\r\n\
+    content-length: 47\r\n\
+    connection: close\r\n\r\n\
+    This port speaks HTTPS; the request was plain.\n";
