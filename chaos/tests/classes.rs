@@ -129,7 +129,9 @@ async fn a_connection_refused_is_refused_and_a_restart_recovers() {
     let stopped = running.elapsed();
     running.until("a refusal", LONG, |counts| counts.refused >= 3).await.unwrap();
     upstream.restart().unwrap();
+    let restarted = running.elapsed();
     running.recovery(stopped, LONG).await.unwrap();
+    running.answered_after(restarted, LONG).await.unwrap();
     running.pause().await;
     let paused = running.counts();
     assert_eq!(paused.pending(), 0);

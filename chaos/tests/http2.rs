@@ -205,6 +205,17 @@ async fn another_status_is_counted_by_status() {
 }
 
 #[tokio::test]
+async fn a_request_that_http2_does_not_allow_ends() {
+    let stream = Stream::generate(Protocol::Http2 { streams: 1 }, |id| {
+        let exchange = Exchange::get("/", Expect::body("hello"));
+        let connection = http::HeaderValue::from_static("keep-alive");
+        if id == 0 { exchange } else { exchange.header(http::header::CONNECTION, connection) }
+    });
+    let report = run(server(&[Act::Answer(b"hello")]).await, stream.requests(2)).await;
+    assert_eq!((report.counts.answered, report.counts.wrong), (1, 1), "{report}");
+}
+
+#[tokio::test]
 async fn no_answer_on_an_open_connection_is_lost() {
     let stream = get(Expect::body("")).deadline(Duration::from_millis(50));
     let report = Load::new(server(&[Act::Hang]).await).stream(stream).start().unwrap().finished().await;

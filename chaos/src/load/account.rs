@@ -94,6 +94,8 @@ struct Shared {
     failures: Vec<Failure>,
     windows: Vec<Window>,
     first_answers: Vec<(Duration, Duration)>,
+    /// Of the answered request that was begun last: when it was begun and when its answer was complete.
+    latest: Option<(Duration, Duration)>,
     ended: Duration,
 }
 
@@ -148,6 +150,10 @@ impl Account {
         {
             let mut shared = lock(&self.shared);
             shared.window(at).answered += 1;
+            let begun = begun - self.started;
+            if shared.latest.is_none_or(|(latest, _)| latest < begun) {
+                shared.latest = Some((begun, at));
+            }
             if let Some(connected) = first_on
                 && shared.first_answers.len() < KEPT_FIRST_ANSWERS
             {
@@ -203,6 +209,12 @@ impl Account {
 
     pub(super) fn recovery(&self, moment: Duration) -> Option<Duration> {
         recovery(&lock(&self.shared).first_answers, moment)
+    }
+
+    /// How long after `moment` a request begun since was answered: the latest such, so that who asks after each change
+    /// gets the first.
+    pub(super) fn answered_after(&self, moment: Duration) -> Option<Duration> {
+        lock(&self.shared).latest.filter(|(begun, _)| *begun >= moment).map(|(_, at)| at - moment)
     }
 
     /// The failures noticed so far, at most the first 10,000.

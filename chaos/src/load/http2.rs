@@ -96,7 +96,7 @@ impl Connection {
     ) -> End {
         let mut send = match timeout_at(deadline, self.send.clone().ready()).await {
             Ok(Ok(send)) => send,
-            Ok(Err(error)) => return End::ClosedBefore(error.to_string()),
+            Ok(Err(error)) => return no_stream(&error),
             Err(_) => return End::Failed(Fault::before(Class::Lost, "no stream within the deadline")),
         };
         let before = self.wire.written();
@@ -107,7 +107,7 @@ impl Connection {
         };
         let (response, to) = match send.send_request(request, exchange.body.length() == 0) {
             Ok(sent) => sent,
-            Err(error) => return End::ClosedBefore(error.to_string()),
+            Err(error) => return no_stream(&error),
         };
         // Where the body stops being wanted or possible the answer says why; its sending ends with the exchange.
         let body = async {
@@ -149,6 +149,15 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.driver.abort();
     }
+}
+
+/// What an error says that came instead of a stream.
+fn no_stream(error: &h2::Error) -> End {
+    if error.is_io() || error.is_go_away() || error.is_reset() {
+        return End::ClosedBefore(error.to_string());
+    }
+    // The request itself is one that HTTP/2 does not allow: a new connection would not help.
+    End::Failed(Fault::before(Class::Wrong, format!("the request: {error}")))
 }
 
 /// What an error of a stream says about its request.

@@ -135,6 +135,15 @@ impl Running {
         self.wait("an answer over a new connection", within, || self.account.recovery(moment)).await
     }
 
+    /// Waits for an answer to a request that was begun after `moment` (as [`Running::elapsed`] gave it), over whichever
+    /// connection, and says how long after the moment it was complete; later than it was where the caller is slow.
+    ///
+    /// # Errors
+    /// None came within `within`.
+    pub async fn answered_after(&self, moment: Duration, within: Duration) -> Result<Duration, NotReached> {
+        self.wait("an answer to a new request", within, || self.account.answered_after(moment)).await
+    }
+
     async fn wait<T>(
         &self,
         what: &str,

@@ -241,7 +241,7 @@ pub(super) async fn http2(shared: Arc<Shared>, slot: Arc<Mutex<Option<Arc<http2:
             match end {
                 http2::End::Answered => break Ok(connection.note_answer().then_some(connection.begun)),
                 // The server ended it while this request had no stream yet; only on a fresh connection is that a failure.
-                http2::End::ClosedBefore(_) if connection.has_answered() => {
+                http2::End::ClosedBefore(_) if connection.has_answered() && Instant::now() < deadline => {
                     if connection.retire() {
                         shared.account.idle_close(shared.index);
                     }
