@@ -3,7 +3,7 @@
 
 use bytes::{BufMut, BytesMut};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
 use super::body::is_allowed_trailer;
 
@@ -72,9 +72,8 @@ pub fn content_length(out: &mut BytesMut, length: u64) {
     out.put_slice(b"\r\n");
 }
 
-/// The head of a whole answer of HTTP/1.1: status line, fields, and the empty line.
-pub fn response_head(out: &mut BytesMut, version: Version, status: StatusCode, headers: &HeaderMap) {
-    debug_assert!(version <= Version::HTTP_11);
+/// The whole head of an HTTP/1.1 answer: status line, fields, and the empty line.
+pub fn response_head(out: &mut BytesMut, status: StatusCode, headers: &HeaderMap) {
     status_line(out, status);
     fields(out, headers);
     out.put_slice(END_OF_HEAD);

@@ -157,11 +157,6 @@ impl RequestParser {
             self.headers = HeaderMap::new();
         }
     }
-
-    /// Whether a head has begun and is not complete.
-    pub fn is_within_head(&self) -> bool {
-        self.request_line.is_some()
-    }
 }
 
 impl HeadError {

@@ -183,7 +183,7 @@ proptest! {
             headers.append(name, HeaderValue::from_str(value).expect("a value"));
         }
         let mut out = BytesMut::new();
-        encode::response_head(&mut out, Version::HTTP_11, status, &headers);
+        encode::response_head(&mut out, status, &headers);
         let head = ResponseParser::new(LIMITS).parse(&mut out, &Method::GET).expect("valid").expect("complete");
         prop_assert_eq!(head.status, status);
         prop_assert_eq!(head.headers, headers);

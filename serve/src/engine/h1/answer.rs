@@ -88,6 +88,7 @@ pub(super) fn head(
     framing: Framing,
     keep_alive: bool,
 ) {
+    out.reserve(HEAD);
     encode::status_line(out, parts.status);
     let mut dated = false;
     for (name, value) in &parts.headers {
@@ -158,3 +159,6 @@ fn is_of_the_connection(name: &HeaderName) -> bool {
         || *name == "keep-alive"
         || *name == "proxy-connection"
 }
+
+/// Bytes that the head of an answer seldom exceeds.
+const HEAD: usize = 512;

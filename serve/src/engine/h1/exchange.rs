@@ -74,9 +74,8 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
         head: RequestHead,
     ) -> Then {
         let asked = Asked::new(&head.method, head.version);
-        let (body, mut inbound) = self.body(&head);
         let client_keeps = head.keep_alive;
-        let mut running = self.running(ticket, started, head, body);
+        let (mut running, mut inbound) = self.running(ticket, started, head);
         let inbound = &mut inbound;
 
         let app = self.app;
@@ -124,11 +123,6 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
 
     /// The content of a request, as the handler gets it, and as the connection has it.
     fn body(&mut self, head: &RequestHead) -> (RequestBody, Inbound) {
-        self.request += 1;
-        if head.version == Version::HTTP_11 || !matches!(head.body, BodyLength::None | BodyLength::Length(0))
-        {
-            self.shared.get_or_insert_default().begin(self.request);
-        }
         let limit = self.settings.limits.body_bytes;
         let none = || Inbound::new(BodyDecoder::new(BodyLength::None, TRAILERS), false);
         match head.body {
@@ -139,32 +133,31 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
             }
             length => {
                 let decoder = BodyDecoder::new(length, TRAILERS);
-                let shared = self.shared.get_or_insert_default();
-                let reader = shared.body(decoder.remaining(), limit);
+                let reader = self.shared.get_or_insert_default().body(decoder.remaining(), limit);
                 (RequestBody::H1(reader), Inbound::new(decoder, head.expect_continue))
             }
         }
     }
 
-    fn running(
-        &self,
-        ticket: Ticket,
-        started: Instant,
-        head: RequestHead,
-        body: RequestBody,
-    ) -> Running<'a, A> {
-        let informational = match &self.shared {
-            Some(shared) if head.version == Version::HTTP_11 => Informational::H1(shared.informational()),
-            _ => Informational::Unsupported,
-        };
+    fn running(&mut self, ticket: Ticket, started: Instant, head: RequestHead) -> (Running<'a, A>, Inbound) {
+        self.request += 1;
+        let sender = self.shared.get_or_insert_default().begin(self.request);
+        let (body, inbound) = self.body(&head);
         let mut request = Request::new(body);
         *request.method_mut() = head.method;
         *request.uri_mut() = head.uri;
         *request.version_mut() = head.version;
         *request.headers_mut() = head.headers;
-        let exchange =
-            Exchange { request, connection: self.info.clone(), informational, record: Record::new(started) };
-        Running { app: self.app, exchange, ticket: Some(ticket), status: None, bytes: 0 }
+        let exchange = Exchange {
+            request,
+            connection: self.info.clone(),
+            informational: match head.version {
+                Version::HTTP_11 => Informational::H1(sender),
+                _ => Informational::Unsupported,
+            },
+            record: Record::new(started),
+        };
+        (Running { app: self.app, exchange, ticket: Some(ticket), status: None, bytes: 0 }, inbound)
     }
 
     fn poll_handler(
@@ -201,7 +194,10 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
             None => (false, false),
         };
         if interim {
-            if informed && let Some(shared) = &self.shared {
+            if informed
+                && self.output.has_room()
+                && let Some(shared) = &self.shared
+            {
                 let waiting = shared.take_interim();
                 self.put_interim(waiting, inbound);
             }

@@ -32,7 +32,7 @@ impl Output {
     /// Puts content, and `tail` behind it. Only while there is room.
     pub(super) fn put(&mut self, data: Bytes, tail: &'static [u8]) {
         debug_assert!(self.has_room());
-        if self.buf.len() + data.len() <= COPIED {
+        if data.len() <= COPIED {
             self.buf.extend_from_slice(&data);
             self.buf.extend_from_slice(tail);
         } else {
@@ -43,7 +43,7 @@ impl Output {
 
     /// Whether more may be put before what is here has been written.
     pub(super) fn has_room(&self) -> bool {
-        self.large.is_empty() && self.tail.is_empty() && self.buf.len() < COPIED
+        self.large.is_empty() && self.tail.is_empty() && self.buf.len() < BUFFERED
     }
 
     /// Writes all, and is ready once all is written. [`Output::written`] says whether there was progress.
@@ -122,8 +122,10 @@ impl Output {
     }
 }
 
-/// Bytes up to which content is copied behind its head.
-const COPIED: usize = 16 << 10;
+/// Bytes up to which a piece of content is copied: that is cheaper than a second slice in the write.
+const COPIED: usize = 4 << 10;
+/// Bytes that are gathered before they are written.
+const BUFFERED: usize = 16 << 10;
 
 #[cfg(test)]
 mod tests {

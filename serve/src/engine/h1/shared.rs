@@ -71,11 +71,14 @@ struct Body {
 }
 
 impl Shared {
-    /// Goes on to a request; whoever belongs to an earlier one has no part in it.
-    pub(super) fn begin(&self, request: u64) {
+    /// Goes on to a request, and gives the sender of its interim answers. Whoever belongs to an earlier request has no
+    /// part in it.
+    pub(super) fn begin(self: &Arc<Self>, request: u64) -> InformationalSender {
         let mut state = self.0.lock();
         state.request = request;
         state.interim_open = true;
+        drop(state);
+        InformationalSender { shared: self.clone(), request }
     }
 
     /// The body of the request that has begun, `remaining` bytes long where that was announced.
@@ -83,11 +86,6 @@ impl Shared {
         let mut state = self.0.lock();
         state.body = Body { limit, remaining, ..Body::default() };
         BodyReader { shared: self.clone(), request: state.request, ended: false }
-    }
-
-    /// Sends interim answers for the request that has begun.
-    pub(super) fn informational(self: &Arc<Self>) -> InformationalSender {
-        InformationalSender { shared: self.clone(), request: self.0.lock().request }
     }
 
     /// Ends the request: a body that is still held elsewhere fails.
@@ -275,3 +273,65 @@ impl InformationalSender {
 
 /// Interim answers that may wait to be written; an upstream server decides how many it sends.
 const MAX_INTERIM: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poll(reader: &mut BodyReader) -> Poll<Option<Result<Bytes, RequestBodyError>>> {
+        let poll = reader.poll_frame(&mut Context::from_waker(Waker::noop()));
+        poll.map_ok(|frame| frame.into_data().expect("data"))
+    }
+
+    #[test]
+    fn a_body_ends_with_its_request() {
+        let shared = Arc::<Shared>::default();
+        shared.begin(1);
+        let mut reader = shared.body(Some(5), 10);
+        assert_eq!(reader.size_hint().exact(), Some(5));
+        assert!(poll(&mut reader).is_pending());
+        shared.end();
+        assert_eq!(poll(&mut reader), Poll::Ready(Some(Err(RequestBodyError::Gone))));
+        assert_eq!(poll(&mut reader), Poll::Ready(None));
+        shared.begin(2);
+        let second = shared.body(None, 10);
+        drop(reader);
+        assert!(!shared.is_abandoned(), "the first reader has no part in the second request");
+        drop(second);
+        assert!(shared.is_abandoned());
+    }
+
+    #[test]
+    fn a_body_is_asked_for_only_when_it_is_polled_and_given_once() {
+        let shared = Arc::<Shared>::default();
+        shared.begin(1);
+        let mut reader = shared.body(Some(3), 10);
+        assert!(!shared.demand(Waker::noop()).body);
+        assert!(poll(&mut reader).is_pending());
+        assert!(shared.demand(Waker::noop()).body);
+        shared.deliver(Some(Ok(Frame::data(Bytes::from_static(b"abc")))), true, Some(0));
+        assert!(!shared.demand(Waker::noop()).body);
+        assert_eq!((reader.size_hint().exact(), reader.is_end_stream()), (Some(3), false));
+        assert_eq!(poll(&mut reader), Poll::Ready(Some(Ok(Bytes::from_static(b"abc")))));
+        assert!(reader.is_end_stream());
+        assert_eq!(poll(&mut reader), Poll::Ready(None));
+    }
+
+    #[test]
+    fn interim_answers_are_bounded_and_only_for_a_request_that_has_no_final_one() {
+        let shared = Arc::<Shared>::default();
+        let first = shared.begin(1);
+        for _ in 0..100 {
+            first.send(StatusCode::EARLY_HINTS, HeaderMap::new());
+        }
+        first.send(StatusCode::OK, HeaderMap::new());
+        first.send(StatusCode::SWITCHING_PROTOCOLS, HeaderMap::new());
+        assert_eq!(shared.take_interim().len(), MAX_INTERIM);
+        first.send(StatusCode::PROCESSING, HeaderMap::new());
+        assert_eq!(shared.close_interim().len(), 1);
+        first.send(StatusCode::PROCESSING, HeaderMap::new());
+        shared.begin(2);
+        first.send(StatusCode::PROCESSING, HeaderMap::new());
+        assert!(shared.take_interim().is_empty());
+    }
+}

@@ -146,3 +146,22 @@ async fn an_idle_connection_is_small() {
     let size = std::mem::size_of_val(&future);
     assert!(size <= 2048, "{size}");
 }
+
+#[tokio::test]
+async fn a_client_that_resets_is_seen_while_the_handler_waits() {
+    let (mut client, server) = tokio::net::UnixStream::pair().expect("a pair of sockets");
+    let app = TestApplication::new(|exchange: &mut Exchange| Box::pin(handle(exchange)));
+    let connection = tokio::spawn({
+        let app = app.clone();
+        async move {
+            let settings = settings();
+            serve(server, BytesMut::new(), connection_info(), &settings, &app, std::future::pending()).await
+        }
+    });
+    client.write_all([get("/hello"), get("/slow")].concat().as_bytes()).await.expect("room");
+    client.readable().await.expect("the first answer");
+    // Closed with something unread, a socket is reset.
+    drop(client);
+    assert_eq!(connection.await.expect("no panic"), Ending::Aborted);
+    assert_eq!(outcomes(&app), [(Outcome::Answered, 1), (Outcome::ClientGone, 1)]);
+}

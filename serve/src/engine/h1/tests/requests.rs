@@ -1,5 +1,8 @@
 //! Requests in order, malformed, pipelined, and in pieces.
 
+use proptest::prelude::*;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
 use super::*;
 
 #[tokio::test(start_paused = true)]
@@ -150,5 +153,112 @@ async fn bytes_one_by_one_have_the_same_answers_as_all_at_once() {
             assert_eq!(undated(&pieces.rest().await), expected, "{script}");
         }
         assert_eq!(pieces.ledger().await, expected_ledger, "{script}");
+    }
+}
+
+/// Counts what a kernel would be asked for.
+struct Counting {
+    io: DuplexStream,
+    calls: Arc<parking_lot::Mutex<(usize, usize)>>,
+}
+
+impl AsyncRead for Counting {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let poll = Pin::new(&mut self.io).poll_read(cx, buf);
+        self.calls.lock().0 += usize::from(poll.is_ready());
+        poll
+    }
+}
+
+impl AsyncWrite for Counting {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        self.calls.lock().1 += 1;
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_small_request_costs_one_read_and_one_write() {
+    let (mut client, io) = tokio::io::duplex(4096);
+    let app = TestApplication::new(|exchange: &mut Exchange| Box::pin(handle(exchange)));
+    let calls = Arc::<parking_lot::Mutex<(usize, usize)>>::default();
+    let server = Counting { io, calls: calls.clone() };
+    let connection = tokio::spawn(async move {
+        let settings = settings();
+        serve(server, BytesMut::new(), connection_info(), &settings, &app, std::future::pending()).await
+    });
+    for request in 1..=5 {
+        for content in [get("/hello"), [post("/echo", 5), "hello".into()].concat(), get("/trailers")] {
+            client.write_all(content.as_bytes()).await.expect("room");
+            let mut answer = [0; 4096];
+            assert_ne!(client.read(&mut answer).await.expect("an answer"), 0);
+        }
+        assert_eq!(*calls.lock(), (3 * request, 3 * request));
+    }
+    drop(client);
+    connection.await.expect("no panic");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn whatever_is_sent_every_request_has_one_outcome(
+        paths in proptest::collection::vec(prop::sample::select(vec![
+            "/hello", "/echo", "/stream", "/chunks", "/trailers", "/large", "/204", "/panic", "/fail-later", "/short",
+        ]), 1..4),
+        content in proptest::collection::vec(any::<u8>(), 0..50),
+        flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut input = Vec::new();
+        for (number, path) in paths.iter().enumerate() {
+            if number % 2 == 0 {
+                input.extend_from_slice(post(path, content.len()).as_bytes());
+            } else {
+                let head = format!("PUT {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n", content.len());
+                input.extend_from_slice(head.as_bytes());
+            }
+            input.extend_from_slice(&content);
+            if number % 2 != 0 {
+                input.extend_from_slice(if content.is_empty() { b"\r\n" } else { b"\r\n0\r\n\r\n" });
+            }
+        }
+        for (at, byte) in flips {
+            let at = at.index(input.len());
+            input[at] = byte;
+        }
+        let cut = cut.index(input.len());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let mut client = Client::new();
+            // The connection may be over before all is sent.
+            let _ = client.io.write_all(&input[..cut]).await;
+            client.settle().await;
+            let _ = client.io.write_all(&input[cut..]).await;
+            let _ = client.io.shutdown().await;
+            let _ = client.io.read_to_end(&mut Vec::new()).await;
+            // Asserts that nothing is in flight.
+            client.ledger().await;
+        });
     }
 }
