@@ -1,0 +1,249 @@
+//! `playhouse run`, and what the quick modes have in common with it.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use playhouse::config::model::{LogDestination, Site};
+use playhouse::{Exit, Handlers, Instance, Options, config, state_dir};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use super::output::{Output, safe};
+
+/// Run a site until it is stopped.
+///
+/// TERM, INT and `playhouse stop` drain it and end it; a second INT ends it at once. HUP and `playhouse reload` read the
+/// site file again. The log goes to standard error, filtered by $RUST_LOG (default: info,ractor=warn); where to look goes
+/// to standard output.
+#[derive(Debug, Args)]
+pub(super) struct Run {
+    /// The site file
+    site: PathBuf,
+    /// Where the admin socket and the lock are, in place of the site file's state_dir
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+}
+
+impl Run {
+    pub(super) fn execute(self, output: Output) -> anyhow::Result<()> {
+        let site = match config::load(&self.site) {
+            Ok(site) => site,
+            // One a line, each with its place.
+            Err(errors) => bail!("{}: not a valid site\n{errors}", self.site.display()),
+        };
+        let site_file = std::path::absolute(&self.site).context("the site file's path")?;
+        start(
+            site,
+            Start { state_dir: self.state_dir, site_file: Some(site_file), ..Start::default() },
+            output,
+        )
+    }
+}
+
+/// How a site is started.
+#[derive(Default)]
+pub(super) struct Start {
+    /// In place of the site's own.
+    pub(super) state_dir: Option<PathBuf>,
+    /// What a reload reads.
+    pub(super) site_file: Option<PathBuf>,
+    /// Answers for `Handler` routes.
+    pub(super) handlers: Handlers,
+    /// No state directory, and so no admin socket.
+    pub(super) stateless: bool,
+}
+
+/// Runs a site to its end.
+pub(super) fn start(site: Site, start: Start, output: Output) -> anyhow::Result<()> {
+    log_to_standard_error();
+    let state_dir = match start.state_dir.or_else(|| site.state_dir.clone()) {
+        _ if start.stateless => None,
+        Some(directory) => Some(directory),
+        None => Some(state_dir::default_for(&site.name)?),
+    };
+    let options = Options {
+        state_dir,
+        site_file: start.site_file,
+        handlers: start.handlers,
+        build: env!("CARGO_PKG_VERSION").to_owned(),
+        ..Options::default()
+    };
+    let runtime = runtime(&site)?;
+    let result = runtime.block_on(async {
+        // Before anything is open, so that no signal meets its default action from then on.
+        let signals = Signals::install().context("signal handlers")?;
+        let instance = Instance::open(site, options)?;
+        announce(&instance, output)?;
+        tokio::spawn(signals.follow(instance.clone()));
+        match instance.run().await? {
+            Exit::Stopped => Ok(()),
+            Exit::Failed(cause) => bail!("the site has failed, and what it could drain is drained: {cause}"),
+        }
+    });
+    // What still blocks on a file system is not waited for.
+    runtime.shutdown_timeout(SHUTDOWN);
+    result
+}
+
+fn runtime(site: &Site) -> io::Result<Runtime> {
+    let threads = match site.threads {
+        Some(threads) => threads.get(),
+        None => std::thread::available_parallelism().map_or(1, |cpus| cpus.get()),
+    };
+    let mut builder = if threads == 1 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
+    if threads > 1 {
+        builder.worker_threads(threads);
+    }
+    builder.thread_name("playhouse").enable_all().build()
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn install() -> io::Result<Self> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn follow(mut self, instance: Arc<Instance>) {
+        let mut interrupted = false;
+        loop {
+            tokio::select! {
+                Some(()) = self.terminate.recv() => stop(&instance, "TERM"),
+                Some(()) = self.interrupt.recv() => {
+                    if std::mem::replace(&mut interrupted, true) {
+                        tracing::warn!("a second INT: ending at once");
+                        process::exit(INTERRUPTED);
+                    }
+                    stop(&instance, "INT");
+                }
+                Some(()) = self.hangup.recv() => {
+                    let instance = instance.clone();
+                    tokio::spawn(async move {
+                        match instance.reload_file(None).await {
+                            Ok(_) => tracing::info!("reloaded"),
+                            Err(error) => tracing::error!(%error, "the reload was refused, nothing has changed"),
+                        }
+                    });
+                }
+                else => return,
+            }
+        }
+    }
+}
+
+fn stop(instance: &Arc<Instance>, signal: &str) {
+    tracing::info!(signal, "draining");
+    let instance = instance.clone();
+    tokio::spawn(async move { instance.stop().await });
+}
+
+/// Says where to look: for people on a terminal, else as one line of JSON, unless that line would be in an access log.
+fn announce(instance: &Instance, output: Output) -> anyhow::Result<()> {
+    let config = instance.config();
+    let listeners: Vec<Address> = instance
+        .addresses()
+        .into_iter()
+        .map(|(name, address)| {
+            let listener = config.listeners.iter().find(|listener| listener.name == name);
+            let tls = listener.is_some_and(|listener| !listener.tls.is_empty());
+            Address { url: url(&address, tls), name: name.to_string(), address }
+        })
+        .collect();
+    let admin: Vec<String> = instance.admin_addresses();
+    let state_dir = instance.options().state_dir.as_ref().map(|directory| directory.display().to_string());
+    let log_on_stdout = config.access_log.as_ref().is_some_and(|log| log.to == LogDestination::Stdout);
+    if output.is_json() {
+        for Address { name, address, .. } in &listeners {
+            tracing::info!(listener = %name, %address, "listening");
+        }
+        if log_on_stdout {
+            return Ok(());
+        }
+        return output.json(&serde_json::json!({
+            "site": config.name,
+            "pid": process::id(),
+            "listeners": listeners,
+            "admin": admin,
+            "state_dir": state_dir,
+        }));
+    }
+    let mut text = format!("{} runs as process {}\n", safe(&config.name), process::id());
+    for Address { name, url, address } in &listeners {
+        text += &format!("  {:<12} {}\n", safe(name), url.as_deref().unwrap_or(address));
+    }
+    for address in admin.iter().filter(|address| !address.starts_with("unix:")) {
+        text += &format!("  {:<12} http://{address}/ (dashboard, /metrics)\n", "admin");
+    }
+    if let Some(directory) = &state_dir {
+        let is_default =
+            state_dir::default_for(&config.name).is_ok_and(|default| default.as_os_str() == &**directory);
+        let site = if is_default { String::new() } else { format!(" --state-dir {directory}") };
+        text += &format!("  {:<12} {directory}\n\n", "state");
+        text +=
+            &format!("See its actors: playhouse tree{site}    Stop it: Ctrl-C, or playhouse stop{site}\n");
+    }
+    // A terminal shows both; the log's lines follow.
+    io::stderr().write_all(text.as_bytes()).or(Ok::<_, io::Error>(()))?;
+    Ok(())
+}
+
+#[derive(serde::Serialize)]
+struct Address {
+    name: String,
+    /// `None` for a Unix socket.
+    url: Option<String>,
+    address: String,
+}
+
+fn url(address: &str, tls: bool) -> Option<String> {
+    let scheme = if tls { "https" } else { "http" };
+    let socket: std::net::SocketAddr = address.parse().ok()?;
+    // A wildcard is no address to go to.
+    Some(match socket.ip().is_unspecified() {
+        true => format!("{scheme}://localhost:{}", socket.port()),
+        false => format!("{scheme}://{socket}"),
+    })
+}
+
+fn log_to_standard_error() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,ractor=warn"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    // Fails only where there is a subscriber already, and then it is that one's business.
+    let _ = if io::stderr().is_terminal() {
+        log.with_ansi(true).with_target(false).try_init()
+    } else {
+        log.json().flatten_event(true).try_init()
+    };
+}
+
+const SHUTDOWN: Duration = Duration::from_secs(1);
+
+/// As a shell says of a command that INT has ended.
+const INTERRUPTED: i32 = 130;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wildcard_is_shown_as_localhost() {
+        assert_eq!(url("0.0.0.0:80", false).unwrap(), "http://localhost:80");
+        assert_eq!(url("[::]:443", true).unwrap(), "https://localhost:443");
+        assert_eq!(url("127.0.0.1:1", false).unwrap(), "http://127.0.0.1:1");
+        assert_eq!(url("unix:/run/x.sock", false), None);
+    }
+}

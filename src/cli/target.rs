@@ -1,0 +1,60 @@
+//! Which running site a command is about.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use playhouse::state_dir;
+
+use super::admin::Admin;
+
+/// Which running site this is about; not needed where only one runs.
+#[derive(Debug, Args)]
+pub(super) struct Target {
+    /// The site's state directory
+    #[arg(long, value_name = "DIR", conflicts_with = "site")]
+    state_dir: Option<PathBuf>,
+    /// The site's name, for one whose state directory is where it is by default
+    #[arg(long, value_name = "NAME")]
+    site: Option<String>,
+}
+
+/// The command could not be understood: exit status 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct WrongUse(pub(super) String);
+
+impl Target {
+    /// The site's admin interface.
+    pub(super) fn find(&self) -> anyhow::Result<Admin> {
+        Ok(Admin::new(self.directory()?))
+    }
+
+    fn directory(&self) -> anyhow::Result<PathBuf> {
+        match (&self.state_dir, &self.site) {
+            (Some(directory), _) => return Ok(directory.clone()),
+            (None, Some(name)) if name.is_empty() || name.contains('/') || name.starts_with('.') => {
+                return Err(WrongUse(format!("{name:?} is no name of a site")).into());
+            }
+            (None, Some(name)) => return Ok(state_dir::base()?.join(name)),
+            (None, None) => {}
+        }
+        if let Some(directory) = state_dir::from_environment() {
+            return Ok(directory);
+        }
+        let base = state_dir::base()?;
+        let mut running = state_dir::running(&base);
+        match running.len() {
+            0 => anyhow::bail!(
+                "no site runs with its state in {}; name one by --state-dir, or start one: playhouse run site.ron",
+                base.display()
+            ),
+            1 => Ok(running.remove(0)),
+            _ => {
+                let names = running.iter().filter_map(|path| path.file_name());
+                let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
+                Err(WrongUse(format!("several sites run here; name one by --site: {}", names.join(", ")))
+                    .into())
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! `playhouse tree`
+
+use std::fmt::Write;
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Deserialize;
+
+use super::output::{Output, Tone, age};
+use super::target::Target;
+
+/// Show the tree of actors of a running site.
+///
+/// For each: its state, how often it was restarted and why last, how many messages wait, and its age. The names from the
+/// root, joined by `/`, are the path that `playhouse kill` takes.
+#[derive(Debug, Args)]
+pub(super) struct Tree {
+    /// Show it again and again, until interrupted
+    #[arg(long)]
+    watch: bool,
+    /// List every connection, which are only counted otherwise
+    #[arg(long)]
+    connections: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// What is shown of an actor. Another build may say more, or not all of it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Node {
+    path: String,
+    kind: String,
+    state: String,
+    restarts: u64,
+    last_cause: Option<String>,
+    mailbox: u64,
+    age_ms: u64,
+    connections: Option<u64>,
+    children: Vec<Node>,
+}
+
+impl Tree {
+    pub(super) fn execute(self, output: Output) -> anyhow::Result<()> {
+        let admin = self.target.find()?;
+        let page = if self.connections { "/v1/tree?connections=1" } else { "/v1/tree" };
+        loop {
+            match (output.is_json(), self.watch) {
+                (true, _) => output.json(&admin.get(page)?)?,
+                (false, false) => output.text(&render(&admin.read(page)?, output))?,
+                // Home, each line to its end, then what is left beneath: nothing flickers.
+                (false, true) => {
+                    let text = render(&admin.read(page)?, output).replace('\n', "\x1b[K\n");
+                    output.text(&format!("\x1b[H{text}\x1b[J"))?;
+                }
+            }
+            if !self.watch {
+                return Ok(());
+            }
+            thread::sleep(INTERVAL);
+        }
+    }
+}
+
+fn render(root: &Node, output: Output) -> String {
+    let mut rows = Vec::new();
+    gather(root, "", "", None, &mut rows);
+    let width = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or_default();
+    let mut text = String::new();
+    for Row { name, node } in &rows {
+        let state = output.toned(tone(&node.state), &format!("{:<10}", node.state));
+        let name = output.toned(Tone::Plain, name);
+        // Writing to a string does not fail.
+        let _ = write!(text, "{name:<width$}  {state} {:>8}", age(node.age_ms));
+        if let Some(connections) = node.connections {
+            let _ = write!(text, "  {connections} connections");
+        }
+        if node.mailbox > 0 {
+            text += &output.toned(Tone::Warning, &format!("  {} waiting", node.mailbox));
+        }
+        if node.restarts > 0 {
+            let times = if node.restarts == 1 { "restart" } else { "restarts" };
+            text += &output.toned(Tone::Warning, &format!("  {} {times}", node.restarts));
+        }
+        if let Some(cause) = &node.last_cause {
+            text += &output.toned(Tone::Faint, &format!("  last: {cause}"));
+        }
+        if name.trim_end().len() == node.path.len() && !node.kind.is_empty() {
+            text += &output.toned(Tone::Faint, &format!("  {}", node.kind));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+struct Row<'a> {
+    /// With the lines that lead to it.
+    name: String,
+    node: &'a Node,
+}
+
+fn gather<'a>(node: &'a Node, lead: &str, below: &str, parent: Option<&str>, rows: &mut Vec<Row<'a>>) {
+    let name =
+        parent.and_then(|parent| node.path.strip_prefix(parent)?.strip_prefix('/')).unwrap_or(&node.path);
+    rows.push(Row { name: format!("{lead}{name}"), node });
+    for (index, child) in node.children.iter().enumerate() {
+        let (branch, line) =
+            if index + 1 == node.children.len() { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        gather(child, &format!("{below}{branch}"), &format!("{below}{line}"), Some(&node.path), rows);
+    }
+}
+
+fn tone(state: &str) -> Tone {
+    match state {
+        "running" => Tone::Good,
+        "starting" | "stopping" | "draining" | "backoff" => Tone::Warning,
+        "" => Tone::Plain,
+        _ => Tone::Bad,
+    }
+}
+
+const INTERVAL: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_hang_on_lines_beneath_their_parent() {
+        let tree = serde_json::json!({
+            "path": "instance-1", "state": "running", "age_ms": 2_000,
+            "children": [
+                {"path": "instance-1/listeners", "state": "running", "age_ms": 2_000, "children": [
+                    {"path": "instance-1/listeners/http", "state": "failed", "restarts": 2,
+                     "last_cause": "panicked: \u{1b}x", "mailbox": 3},
+                ]},
+                {"path": "instance-1/metrics", "state": "running", "connections": 4, "later": true},
+            ],
+        });
+        let text = render(&serde_json::from_value(tree).unwrap(), Output::new(true));
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("instance-1 "), "{text}");
+        assert!(lines[1].starts_with("├─ listeners "), "{text}");
+        assert!(lines[2].starts_with("│  └─ http "), "{text}");
+        assert!(lines[2].contains("3 waiting") && lines[2].contains("2 restarts"), "{text}");
+        assert!(lines[2].contains("last: panicked: \u{fffd}x"), "{text}");
+        assert!(lines[3].starts_with("└─ metrics ") && lines[3].contains("4 connections"), "{text}");
+    }
+}
