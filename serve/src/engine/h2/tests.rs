@@ -33,7 +33,12 @@ struct Served {
 }
 
 fn served(application: Arc<TestApplication>, settings: Settings) -> Served {
-    let (client, server) = tokio::io::duplex(256 << 10);
+    served_over(256 << 10, application, settings)
+}
+
+/// Over a transport that holds so many bytes each way.
+fn served_over(capacity: usize, application: Arc<TestApplication>, settings: Settings) -> Served {
+    let (client, server) = tokio::io::duplex(capacity);
     let (drain, drained) = oneshot::channel();
     let app = application.clone();
     let connection = tokio::spawn(async move {
@@ -324,6 +329,48 @@ async fn a_window_that_stays_shut_ends_its_stream() {
     };
     assert_eq!(failed.reason(), Some(Reason::CANCEL));
     assert_eq!(served.application.totals().client_gone, 1);
+}
+
+/// Half a megabyte, whose content tells its place.
+fn large() -> Bytes {
+    (0..1u32 << 17).flat_map(u32::to_be_bytes).collect()
+}
+
+#[tokio::test]
+async fn a_transport_that_takes_little_at_a_time_gets_everything() {
+    let application = TestApplication::new(|_| async { Response::new(Body::from(large())) }.boxed());
+    let served = served_over(1000, application, settings());
+    let (client, connection) = client(served.client).await;
+    let expected = large();
+    let downloads = (0..20).map(|_| {
+        let mut client = client.clone();
+        let expected = expected.clone();
+        async move {
+            let (response, _) = client.send_request(get("/"), true).unwrap();
+            assert!(answer(response).await.unwrap().2 == expected);
+        }
+    });
+    futures_util::future::join_all(downloads).await;
+    drop(client);
+    connection.await.unwrap().unwrap();
+    served.connection.await.unwrap();
+    assert_eq!(served.application.totals().answered, 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transport_that_takes_nothing_meets_the_write_deadline() {
+    let application = TestApplication::new(|_| async { Response::new(Body::from(large())) }.boxed());
+    let mut served = served_over(4096, application, settings());
+    // SETTINGS that open every window, a request, and the connection's window.
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\x7f\xff\xff\xff".to_vec();
+    bytes.extend(b"\0\0\x04\x08\0\0\0\0\0\x7f\xff\0\0");
+    bytes.extend(b"\0\0\x0e\x01\x05\0\0\0\x01\x82\x86\x84\x41\x09a.example");
+    served.client.write_all(&bytes).await.unwrap();
+    let started = tokio::time::Instant::now();
+    served.connection.await.unwrap();
+    assert!((30..35).contains(&started.elapsed().as_secs()));
+    let totals = served.application.totals();
+    assert_eq!((totals.client_gone, totals.in_flight), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
