@@ -221,7 +221,10 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
             }
             return Ok(true);
         }
-        Ok(false)
+        match self.poll_half_closed(cx, inbound) {
+            Poll::Ready(()) => Err(Gone),
+            Poll::Pending => Ok(false),
+        }
     }
 
     pub(super) fn put_interim(&mut self, waiting: Vec<(StatusCode, http::HeaderMap)>, inbound: &mut Inbound) {

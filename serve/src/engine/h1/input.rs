@@ -1,6 +1,7 @@
 //! The request's side of an exchange: its content, and whether the client is still there.
 
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http_body::Frame;
 use playhouse_protocol::http1::{BodyDecoder, Decoded, HeadLimits};
@@ -22,6 +23,8 @@ pub(super) struct Inbound {
     pub(super) expects_continue: bool,
     /// By when the next byte has to come, while one is waited for.
     pub(super) deadline: Option<Instant>,
+    /// When it was first seen that the client has shut its side down and waits, and how much had been written then.
+    waiting_half_closed: Option<(Instant, u64)>,
 }
 
 /// The client has closed in the middle of its request, or reset.
@@ -37,6 +40,7 @@ impl Inbound {
             broken: false,
             expects_continue: expects_continue && !complete,
             deadline: None,
+            waiting_half_closed: None,
         }
     }
 
@@ -112,6 +116,23 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, I
         Ok(())
     }
 
+    /// Whether the client is to be taken for gone: it has shut its side down, and nothing could be written to it for a
+    /// while. A client that still wants its answer (RFC 9112 §9.6 allows for it) cannot be told from one that has closed
+    /// until something is written; the work for a client that has gone should not go on for long.
+    pub(super) fn poll_half_closed(&mut self, cx: &mut Context<'_>, inbound: &mut Inbound) -> Poll<()> {
+        if !self.eof || !inbound.complete || !self.output.is_empty() {
+            inbound.waiting_half_closed = None;
+            return Poll::Pending;
+        }
+        let written = self.output.written();
+        let since = match inbound.waiting_half_closed {
+            Some((since, before)) if before == written => since,
+            _ => Instant::now(),
+        };
+        inbound.waiting_half_closed = Some((since, written));
+        self.timer.poll(cx, since + HALF_CLOSED)
+    }
+
     /// Reads the rest of the content and throws it away, up to a bound in bytes and time. Whether the next request
     /// begins behind it.
     pub(super) async fn discard(&mut self, inbound: &mut Inbound) -> bool {
@@ -151,6 +172,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, I
 /// What a trailer section of a request may measure.
 pub(super) const TRAILERS: HeadLimits = HeadLimits { bytes: 8 << 10, fields: 64 };
 
+/// How long a client that has shut its side down is waited with for the next byte of its answer.
+pub(super) const HALF_CLOSED: Duration = Duration::from_secs(3);
 /// Bytes that are read before anybody has asked for them.
 const READ_AHEAD: usize = 8 << 10;
 /// Bytes of a body that nobody has read, and that are read so that the connection can go on.

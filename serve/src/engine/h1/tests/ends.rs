@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_has_shut_down_its_side_still_gets_its_answer() {
-    for request in [get("/slow"), get("/chunks"), [post("/echo", 2), "ab".into()].concat()] {
+    for request in [get("/soon"), get("/chunks"), [post("/echo", 2), "ab".into()].concat()] {
         let mut client = Client::new();
         client.send(&request).await;
         client.shut_down().await;
@@ -15,13 +15,23 @@ async fn a_client_that_has_shut_down_its_side_still_gets_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_that_has_shut_down_its_side_and_cannot_be_written_to_is_gone_after_a_while() {
+    let mut client = Client::new();
+    client.send(get("/never")).await;
+    client.shut_down().await;
+    let start = Instant::now();
+    assert_eq!(client.ledger().await, (Ending::Aborted, vec![(Outcome::ClientGone, 1)]));
+    assert_eq!(start.elapsed(), super::super::input::HALF_CLOSED);
+}
+
+#[tokio::test(start_paused = true)]
 async fn chunks_that_were_all_sent_before_the_shutdown_are_all_read() {
     let mut client = Client::new();
     client
-        .send("POST /slow HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n")
+        .send("POST /soon HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n")
         .await;
     client.shut_down().await;
-    assert_eq!(client.answer().await, (200, "slow".into()));
+    assert_eq!(client.answer().await, (200, "soon".into()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -210,6 +210,11 @@ async fn handle(exchange: &mut Exchange) -> Response<Body> {
             tokio::time::sleep(Duration::from_secs(20)).await;
             text("slow")
         }
+        "/soon" => {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            text("soon")
+        }
+        "/never" => std::future::pending().await,
         "/panic" => panic!("on purpose"),
         "/chunks" => steps(vec![Step::Data("ab"), Step::Pause, Step::Data("cde"), Step::Data("")]),
         "/trailers" => steps(vec![Step::Data("ab"), Step::Trailers]),
