@@ -15,89 +15,34 @@
 
 mod attempt;
 mod body;
+mod error;
 mod fields;
 mod sender;
 mod source;
+mod target;
 
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Response, StatusCode, header};
-use playhouse_config::model::{self, PathPattern};
 use playhouse_protocol::http1::{BodyDecoder, BodyLength, Decoded, ResponseHead};
 use tokio::time::{Instant, timeout};
 
 use attempt::{AttemptError, attempt};
 use body::Wire;
+use error::{METHODS, ProxyError};
 use fields::{Outbound, RequestHead};
 use sender::Sender;
 use source::Source;
 
 use crate::metrics::Failure;
 use crate::net::{self, Connector};
-use crate::upstream::{Connection, Lease, Server, Snapshot, Upstream};
-use crate::{Body, Exchange, Outcome, RequestBodyError, respond};
+use crate::upstream::{Connection, Lease, Server, Snapshot};
+use crate::{Body, Exchange};
 
 pub use body::UpstreamBody;
-
-/// Where the requests of a route go.
-#[derive(Debug)]
-pub struct ProxyTarget {
-    upstream: Arc<Upstream>,
-    strip: Option<Strip>,
-    preserve_host: bool,
-}
-
-/// What is taken off a path.
-#[derive(Clone, Copy, Debug)]
-enum Strip {
-    /// All of it: the route matches one path.
-    All,
-    /// As many segments as the route's prefix has. Counted, not compared, since they may be escaped in another way.
-    Segments(usize),
-}
-
-impl ProxyTarget {
-    /// For a route with this path.
-    pub fn new(config: &model::Proxy, path: &PathPattern, upstream: Arc<Upstream>) -> Self {
-        let strip = match path {
-            PathPattern::Exact(_) => Strip::All,
-            PathPattern::Prefix(prefix) => {
-                Strip::Segments(prefix.split('/').filter(|segment| !segment.is_empty()).count())
-            }
-        };
-        ProxyTarget {
-            upstream,
-            strip: config.strip_prefix.then_some(strip),
-            preserve_host: config.preserve_host,
-        }
-    }
-
-    /// The upstream.
-    pub fn upstream(&self) -> &Arc<Upstream> {
-        &self.upstream
-    }
-
-    fn path(&self, sent: &PathAndQuery) -> PathAndQuery {
-        let Some(strip) = self.strip else { return sent.clone() };
-        let path = sent.path();
-        let rest = match strip {
-            Strip::All => "/",
-            Strip::Segments(count) => {
-                let slash = path.bytes().enumerate().filter(|(_, byte)| *byte == b'/').nth(count);
-                slash.map_or("/", |(index, _)| &path[index..])
-            }
-        };
-        let stripped = match sent.query() {
-            Some(query) => PathAndQuery::try_from(format!("{rest}?{query}")),
-            None => PathAndQuery::try_from(rest),
-        };
-        // A part of a path is one, as long as it begins with a slash.
-        stripped.unwrap_or(PathAndQuery::from_static("/"))
-    }
-}
+pub use target::ProxyTarget;
 
 /// Forwards a request and returns the answer, whose content is still to come. The path of the request's URI is sent as it
 /// stands there: the router leaves the normalised form in it, so that the server cannot understand another path than the
@@ -362,70 +307,6 @@ fn final_recipient() -> Response<Body> {
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(METHODS));
     response
 }
-
-/// Why there is no answer of a server.
-#[derive(Debug)]
-enum ProxyError {
-    /// The client has failed.
-    Client(RequestBodyError),
-    /// The server has.
-    Server { failure: Failure, cause: String },
-    /// There are no descriptors left to ask with.
-    Exhausted(std::io::Error),
-    /// The upstream has no server.
-    NoServer,
-    /// The request is going in a circle.
-    Loop,
-    /// CONNECT and TRACE are not for reverse proxies.
-    Method,
-}
-
-impl ProxyError {
-    fn answer(self, exchange: &mut Exchange) -> Response<Body> {
-        let (status, outcome) = match &self {
-            ProxyError::Client(error) if *error == RequestBodyError::Gone => {
-                (error.status(), Outcome::ClientGone)
-            }
-            ProxyError::Client(error) => (error.status(), Outcome::Rejected),
-            ProxyError::Server { failure, .. } => match failure {
-                Failure::ConnectTimeout | Failure::FirstByteTimeout | Failure::BodyTimeout => {
-                    (StatusCode::GATEWAY_TIMEOUT, Outcome::UpstreamFailed)
-                }
-                _ => (StatusCode::BAD_GATEWAY, Outcome::UpstreamFailed),
-            },
-            ProxyError::Exhausted(_) => (StatusCode::SERVICE_UNAVAILABLE, Outcome::Shed),
-            ProxyError::NoServer => (StatusCode::SERVICE_UNAVAILABLE, Outcome::UpstreamFailed),
-            ProxyError::Loop => (StatusCode::LOOP_DETECTED, Outcome::Rejected),
-            ProxyError::Method => return respond::method_not_allowed(METHODS),
-        };
-        let server = exchange.record.server.as_ref().map(|server| server.address());
-        tracing::debug!(
-            status = status.as_u16(),
-            server = server.map(|address| &**address),
-            path = exchange.request.uri().path(),
-            cause = %self,
-            "request not forwarded"
-        );
-        exchange.record.outcome = Some(outcome);
-        respond::error(status)
-    }
-}
-
-impl std::fmt::Display for ProxyError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            ProxyError::Client(error) => write!(f, "request content: {error}"),
-            ProxyError::Server { cause, .. } => f.write_str(cause),
-            ProxyError::Exhausted(error) => write!(f, "cannot connect: {error}"),
-            ProxyError::NoServer => f.write_str("no server"),
-            ProxyError::Loop => f.write_str("the request goes in a circle"),
-            ProxyError::Method => f.write_str("not for a reverse proxy"),
-        }
-    }
-}
-
-/// What RFC 9110 §9.3 and RFC 5789 define, without what a reverse proxy refuses. Others are forwarded all the same.
-const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 /// A connection that has been idle for longer may be about to be closed.
 const FRESH: Duration = Duration::from_secs(1);

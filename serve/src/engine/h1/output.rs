@@ -29,9 +29,9 @@ impl Output {
         &mut self.buf
     }
 
-    /// Puts content, and `tail` behind it. Only while there is room.
+    /// Puts content, and `tail` behind it. Only while there is room, apart from what was framed since.
     pub(super) fn put(&mut self, data: Bytes, tail: &'static [u8]) {
-        debug_assert!(self.has_room());
+        debug_assert!(self.large.is_empty() && self.tail.is_empty());
         if data.len() <= COPIED {
             self.buf.extend_from_slice(&data);
             self.buf.extend_from_slice(tail);
@@ -154,6 +154,16 @@ mod tests {
             assert_eq!(output.written(), taken.len() as u64);
             assert!(output.has_room());
         }
+    }
+
+    #[test]
+    fn a_chunk_follows_its_size_even_where_that_has_filled_the_buffer() {
+        let mut output = Output::default();
+        output.buf().extend_from_slice(&[b'x'; COPIED - 1]);
+        assert!(output.has_room());
+        output.buf().extend_from_slice(b"4\r\n");
+        output.put(Bytes::from_static(b"data"), b"\r\n");
+        assert_eq!(output.unsent(), COPIED + 8);
     }
 
     #[test]
