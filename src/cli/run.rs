@@ -1,6 +1,6 @@
 //! `playhouse run`, and what the quick modes have in common with it.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process;
 use std::sync::Arc;
@@ -196,9 +196,7 @@ fn announce(instance: &Instance, output: Output) -> anyhow::Result<()> {
         text +=
             &format!("See its actors: playhouse tree{site}    Stop it: Ctrl-C, or playhouse stop{site}\n");
     }
-    // A terminal shows both; the log's lines follow.
-    io::stderr().write_all(text.as_bytes()).or(Ok::<_, io::Error>(()))?;
-    Ok(())
+    output.text(&text)
 }
 
 #[derive(serde::Serialize)]

@@ -1,10 +1,15 @@
 //! `playhouse stop`
 
+use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::admin::Admin;
 use super::output::Output;
 use super::target::Target;
 
@@ -23,10 +28,12 @@ pub(super) struct Stop {
 impl Stop {
     pub(super) fn execute(self, output: Output) -> anyhow::Result<()> {
         let admin = self.target.find()?;
+        let status: Status = admin.read("/v1/status")?;
+        // Opened before the end, so that it is of this process and no other's that gets its number.
+        let process = Pid::from_raw(status.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         admin.post("/v1/stop", &serde_json::json!({}))?;
-        // The site itself sees to it that a drain ends.
-        while !self.no_wait && admin.is_there() {
-            thread::sleep(INTERVAL);
+        if !self.no_wait {
+            wait(&admin, process)?;
         }
         let word = if self.no_wait { "stopping" } else { "stopped" };
         if output.is_json() {
@@ -35,5 +42,37 @@ impl Stop {
         output.text(&format!("{word}\n"))
     }
 }
+
+/// Until the process has ended; where it cannot be seen (another container), until it no longer answers. The site itself
+/// sees to it that a drain ends.
+fn wait(admin: &Admin, process: Option<OwnedFd>) -> anyhow::Result<()> {
+    let Some(process) = process else {
+        while admin.is_there() {
+            thread::sleep(INTERVAL);
+        }
+        return Ok(());
+    };
+    let mut silent = Duration::ZERO;
+    // The number may be another process's here, if the site runs in a container: then it is not waited for for ever.
+    while silent < FLUSH {
+        match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&PATIENCE)) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(0) if admin.is_there() => {}
+            Ok(0) => silent += Duration::from_millis(250),
+            result => return result.map(drop).context("waiting for the process to end"),
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug, serde::Deserialize)]
+struct Status {
+    pid: i32,
+}
+
+/// How long a site may live on after its last answer: it flushes its access log.
+const FLUSH: Duration = Duration::from_secs(5);
+
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 
 const INTERVAL: Duration = Duration::from_millis(20);

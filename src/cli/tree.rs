@@ -31,7 +31,6 @@ pub(super) struct Tree {
 #[serde(default)]
 struct Node {
     path: String,
-    kind: String,
     state: String,
     restarts: u64,
     last_cause: Option<String>,
@@ -85,9 +84,6 @@ fn render(root: &Node, output: Output) -> String {
         }
         if let Some(cause) = &node.last_cause {
             text += &output.toned(Tone::Faint, &format!("  last: {cause}"));
-        }
-        if name.trim_end().len() == node.path.len() && !node.kind.is_empty() {
-            text += &output.toned(Tone::Faint, &format!("  {}", node.kind));
         }
         text.push('\n');
     }
