@@ -316,8 +316,6 @@ impl Instance {
     fn children(self: &Arc<Self>) -> Vec<ChildSpec> {
         let drain = self.config().drain_timeout;
         let (site, samples) = (self.site.clone(), self.samples.clone());
-        let root = self.tree.root();
-        let connections = root.child(CONNECTIONS, <Supervisor as supervision::Actor>::KIND);
         let for_log = site.clone();
         let for_certificates = site.clone();
         let (for_upstreams, for_listeners, for_reload) = (self.clone(), self.clone(), self.clone());
@@ -337,7 +335,8 @@ impl Instance {
                 .shutdown(Shutdown::After(drain + GRACE))
                 .report_stalls(STALL),
             ChildSpec::new(LISTENERS, move || {
-                let (instance, connections) = (for_listeners.clone(), connections.clone());
+                let instance = for_listeners.clone();
+                let connections = instance.connections_seat();
                 Supervisor::new(Strategy::OneForOne, Intensity::default(), move || {
                     instance.listener_specs(&connections)
                 })
@@ -345,6 +344,11 @@ impl Instance {
             .stall_after(STALL),
             ChildSpec::new(RELOADER, move || Reloader::new(for_reload.clone())).stall_after(RELOAD_DEADLINE),
         ]
+    }
+
+    /// The parent of the shards that the site's own listeners give their connections to.
+    pub(crate) fn connections_seat(&self) -> Arc<Seat> {
+        self.tree.root().child(CONNECTIONS, <Supervisor as supervision::Actor>::KIND)
     }
 
     fn upstream_specs(&self) -> Vec<ChildSpec> {
@@ -379,7 +383,7 @@ impl Instance {
 
 /// The root's name.
 pub const ROOT: &str = "instance-1";
-pub(crate) const CONNECTIONS: &str = "connections";
+const CONNECTIONS: &str = "connections";
 pub(crate) const LISTENERS: &str = "listeners";
 pub(crate) const UPSTREAMS: &str = "upstreams";
 const RELOADER: &str = "reload";

@@ -13,7 +13,7 @@ use playhouse_serve::sockets::{BindError, Changes, Socket};
 use playhouse_serve::upstream::Upstream;
 use tokio::sync::oneshot;
 
-use crate::instance::{CONNECTIONS, Instance, LISTENERS, UPSTREAMS};
+use crate::instance::{Instance, LISTENERS, UPSTREAMS};
 use crate::supervision::{Actor, AskError, ChildSpec, Context, Failure, Seat, Supervisor};
 use crate::{supervision, upstreams};
 
@@ -153,7 +153,7 @@ impl Reloader {
     async fn reconcile(&self) -> Result<(), AskError> {
         let root = self.instance.tree().root();
         let seat = |name: &str| root.child(name, Supervisor::KIND);
-        let (listeners, connections) = (seat(LISTENERS), seat(CONNECTIONS));
+        let (listeners, connections) = (seat(LISTENERS), self.instance.connections_seat());
         let sockets = self.instance.site().sockets.all();
         let stale = self.stale(|running| {
             let goes_on = |(name, socket): (&Arc<str>, &Arc<Socket>)| {

@@ -88,11 +88,11 @@ fn the_quickstart_is_a_valid_site() {
     let site = load(&file).unwrap();
     assert_eq!(site.name, "quickstart");
     assert_eq!(site.admin.bind, Some("127.0.0.1:9900".parse().unwrap()));
-    assert_eq!(site.listeners.len(), 1);
+    assert_eq!(site.listeners.len(), 2);
     let http = Bind::Tcp { address: "127.0.0.1:8080".parse().unwrap(), only_v6: false };
     assert_eq!((&*site.listeners[0].name, &site.listeners[0].bind), ("http", &http));
-    assert_eq!(site.upstreams[0].servers[0].address.to_string(), "127.0.0.1:9000");
-    let files = site.routes.iter().find(|route| route.path == PathPattern::Prefix("/".into())).unwrap();
+    assert_eq!(site.upstreams[0].servers[0].address.to_string(), "127.0.0.1:9080");
+    let files = site.routes.iter().find(|route| matches!(route.to, Target::Static(_))).unwrap();
     let Target::Static(files) = &files.to else { panic!("{files:?}") };
     for name in ["index.html", "style.css", "favicon.svg"] {
         assert!(files.root.join(name).is_file(), "{name}");

@@ -80,5 +80,21 @@ fn surroundings(site: &Site, file: &Path) -> Vec<Error> {
     {
         report("admin.token_file".into(), token, error.to_string());
     }
+    let known = super::echo::handlers();
+    for (index, route) in site.routes.iter().enumerate() {
+        if let Target::Handler(name) = &route.to
+            && !known.contains_key(name)
+        {
+            errors.push(Error {
+                file: Some(file.display().to_string()),
+                line: None,
+                column: None,
+                field: format!("routes[{index}].to"),
+                message: format!(
+                    "no handler {name:?}: this binary has \"echo\" alone, others are registered by embedding programs"
+                ),
+            });
+        }
+    }
     errors
 }

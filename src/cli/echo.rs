@@ -9,7 +9,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use playhouse::config::Site;
 use playhouse::config::file::Target;
-use playhouse::{Body, Exchange, Handler, RequestBody};
+use playhouse::{Body, Exchange, Handler, Handlers, RequestBody};
 
 use super::output::Output;
 use super::run::{Start, start};
@@ -35,10 +35,14 @@ impl Echo {
             .route(("/healthz", Target::respond(200, "ok\n")))
             .build()
             .map_err(|errors| WrongUse(errors.to_string()))?;
-        let echo: Arc<dyn Handler> = Arc::new(answer);
-        let handlers = [("echo".into(), echo)].into_iter().collect();
-        start(site, Start { handlers, stateless: true, ..Start::default() }, output)
+        start(site, Start { handlers: handlers(), stateless: true, ..Start::default() }, output)
     }
+}
+
+/// The handlers that a site may name when the binary runs it.
+pub(super) fn handlers() -> Handlers {
+    let echo: Arc<dyn Handler> = Arc::new(answer);
+    Handlers::from([("echo".into(), echo)])
 }
 
 fn answer(exchange: &mut Exchange) -> BoxFuture<'_, Response<Body>> {

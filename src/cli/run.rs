@@ -40,7 +40,12 @@ impl Run {
         let site_file = std::path::absolute(&self.site).context("the site file's path")?;
         start(
             site,
-            Start { state_dir: self.state_dir, site_file: Some(site_file), ..Start::default() },
+            Start {
+                state_dir: self.state_dir,
+                site_file: Some(site_file),
+                handlers: super::echo::handlers(),
+                ..Start::default()
+            },
             output,
         )
     }
