@@ -157,6 +157,13 @@ impl Application for Site {
         self.access_log.refused(connection, status);
     }
 
+    fn handshake_failed(&self, connection: &ConnectionInfo, reason: &str) {
+        if let Some(listener) = self.counters.load().listener(connection) {
+            listener.handshake_failed();
+        }
+        tracing::debug!(listener = %connection.listener, client = %connection.peer, reason, "a TLS handshake failed");
+    }
+
     fn panicked(&self, connection: &ConnectionInfo, message: &str) {
         if let Some(listener) = self.counters.load().listener(connection) {
             listener.panicked();
@@ -207,7 +214,8 @@ async fn answer(route: &Route, path: &NormalisedPath, exchange: &mut Exchange) -
     match &route.target {
         Target::Respond(respond) => respond.answer(),
         Target::Redirect(redirect) => redirect.answer(exchange.request.uri(), exchange.request.headers()),
-        Target::Proxy(target) => proxy(target, exchange).await,
+        // Boxed: it is by far the largest, and every request's future would be as large.
+        Target::Proxy(target) => Box::pin(proxy(target, exchange)).await,
         Target::Static(files) => files.answer(exchange, path).await,
         Target::Handler(handler) => handler.handle(exchange).await,
     }
