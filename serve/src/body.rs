@@ -1,11 +1,13 @@
 //! The content of answers and requests.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
-use http::StatusCode;
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Response, StatusCode};
 use http_body::{Frame, SizeHint};
+use playhouse_protocol::http1::encode;
 
 use crate::engine::{h1, h2};
 use crate::files::FileBody;
@@ -23,6 +25,8 @@ pub enum Body {
     Empty,
     /// All of it, in memory.
     Bytes(Bytes),
+    /// A whole answer that a cache holds, fields included.
+    Cached(Arc<CachedAnswer>),
     /// A range of an open file.
     File(FileBody),
     /// What an upstream server sends, as it arrives.
@@ -36,6 +40,7 @@ impl std::fmt::Debug for Body {
         let kind = match self {
             Body::Empty => "Empty",
             Body::Bytes(_) => "Bytes",
+            Body::Cached(_) => "Cached",
             Body::File(_) => "File",
             Body::Upstream(_) => "Upstream",
             Body::Stream(_) => "Stream",
@@ -78,6 +83,11 @@ impl http_body::Body for Body {
                 *this = Body::Empty;
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
+            Body::Cached(answer) => {
+                let content = answer.content.clone();
+                *this = Body::Empty;
+                Poll::Ready(if content.is_empty() { None } else { Some(Ok(Frame::data(content))) })
+            }
             Body::File(file) => file.poll_frame(cx),
             Body::Upstream(body) => body.poll_frame(cx),
             Body::Stream(body) => body.as_mut().poll_frame(cx),
@@ -88,6 +98,7 @@ impl http_body::Body for Body {
         match self {
             Body::Empty => true,
             Body::Bytes(_) => false,
+            Body::Cached(answer) => answer.content.is_empty(),
             Body::File(file) => file.remaining() == 0,
             Body::Upstream(body) => body.is_end_stream(),
             Body::Stream(body) => body.is_end_stream(),
@@ -98,9 +109,58 @@ impl http_body::Body for Body {
         match self {
             Body::Empty => SizeHint::with_exact(0),
             Body::Bytes(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Body::Cached(answer) => SizeHint::with_exact(answer.content.len() as u64),
             Body::File(file) => SizeHint::with_exact(file.remaining()),
             Body::Upstream(body) => body.size_hint(),
             Body::Stream(body) => body.size_hint(),
+        }
+    }
+}
+
+/// Fields and content of an answer, made once and shared by all requests that get it. As long as a [`Body::Cached`] is in
+/// a response, these fields are not in the response's own map; [`CachedAnswer::spread`] puts them there.
+#[derive(Debug)]
+pub struct CachedAnswer {
+    fields: HeaderMap,
+    /// The same as HTTP/1.1 has them, without what is written for each message (RFC 9112 §6).
+    lines: Bytes,
+    content: Bytes,
+}
+
+impl CachedAnswer {
+    /// An answer with this content. `Content-Length` among the fields is for those who read the map; engines count.
+    pub fn new(fields: HeaderMap, content: Bytes) -> Self {
+        let mut lines = BytesMut::new();
+        for (name, value) in fields.iter().filter(|(name, _)| *name != http::header::CONTENT_LENGTH) {
+            encode::field(&mut lines, name, value);
+        }
+        CachedAnswer { fields, lines: lines.freeze(), content }
+    }
+
+    /// The content.
+    pub fn content(&self) -> &Bytes {
+        &self.content
+    }
+
+    /// The fields as lines, each with its end.
+    pub(crate) fn lines(&self) -> &[u8] {
+        &self.lines
+    }
+
+    /// Puts the fields of a cached answer into the response's own map, so that they can be read and changed. What is in
+    /// the map already stays.
+    pub fn spread(response: &mut Response<Body>) {
+        let Body::Cached(answer) = response.body() else { return };
+        let answer = answer.clone();
+        *response.body_mut() = answer.content.clone().into();
+        if response.headers().is_empty() {
+            response.headers_mut().clone_from(&answer.fields);
+            return;
+        }
+        for (name, value) in &answer.fields {
+            if !response.headers().contains_key(name) {
+                response.headers_mut().insert(name.clone(), value.clone());
+            }
         }
     }
 }

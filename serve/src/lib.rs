@@ -27,7 +27,7 @@ pub mod tls;
 pub mod upstream;
 
 pub use application::Application;
-pub use body::{Body, BodyError, RequestBody, RequestBodyError};
+pub use body::{Body, BodyError, CachedAnswer, RequestBody, RequestBodyError};
 pub use exchange::{ConnectionInfo, Exchange};
 pub use ledger::{Ledger, Outcome};
 pub use site::Site;

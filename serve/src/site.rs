@@ -20,7 +20,7 @@ use crate::router::{NormalisedPath, Route, Router, Target, host};
 use crate::sockets::Sockets;
 use crate::tls::Certificates;
 use crate::upstream::Upstreams;
-use crate::{Body, ConnectionInfo, Exchange, Ledger, Outcome, respond};
+use crate::{Body, CachedAnswer, ConnectionInfo, Exchange, Ledger, Outcome, respond};
 
 /// Handlers of the embedding program, by the name that routes give.
 pub type Handlers = HashMap<Arc<str>, Arc<dyn Handler>>;
@@ -127,6 +127,9 @@ impl Application for Site {
             Ok(()) => answer(&route, &path, exchange).await,
             Err(error) => rejected(exchange, error.status()),
         };
+        if !route.headers.is_empty() {
+            CachedAnswer::spread(&mut response);
+        }
         for (name, value) in &route.headers {
             response.headers_mut().insert(name.clone(), value.clone());
         }

@@ -13,6 +13,7 @@ use quick_cache::{Equivalent, Weighter};
 
 use super::body::OpenFile;
 use super::head::Head;
+use crate::CachedAnswer;
 
 /// Small files in memory, shared by all static routes of a site. What is in here is served only after the file system has
 /// said that it is unchanged.
@@ -96,7 +97,14 @@ pub(super) enum Content {
 #[derive(Debug)]
 pub(super) struct Cached {
     pub(super) head: Head,
-    pub(super) bytes: Bytes,
+    pub(super) answer: Arc<CachedAnswer>,
+}
+
+impl Cached {
+    pub(super) fn new(head: Head, content: Bytes) -> Self {
+        let answer = Arc::new(CachedAnswer::new(head.fields.clone(), content));
+        Cached { head, answer }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -132,7 +140,7 @@ struct Weight;
 
 impl Weighter<Key, Arc<Cached>> for Weight {
     fn weight(&self, key: &Key, cached: &Arc<Cached>) -> u64 {
-        (key.path.len() + cached.bytes.len()) as u64 + OVERHEAD
+        (key.path.len() + cached.answer.content().len()) as u64 + OVERHEAD
     }
 }
 

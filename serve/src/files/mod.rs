@@ -177,6 +177,9 @@ fn serve<B>(request: &http::Request<B>, content: &Content) -> Response<Body> {
         ByteRange::Part { first, last } => (first, last - first + 1),
         ByteRange::Unsatisfiable => return unsatisfiable(size),
     };
+    if let (true, ByteRange::Whole, Content::Memory(cached)) = (get, &range, content) {
+        return Response::new(Body::Cached(cached.answer.clone()));
+    }
     let mut response = Response::new(if get { content.body(first, length) } else { Body::Empty });
     response.headers_mut().clone_from(&head.fields);
     if let ByteRange::Part { first, last } = range {
@@ -265,9 +268,11 @@ impl Content {
 
 /// The range was computed from the size of these very bytes, which are few.
 fn slice(cached: &Cached, first: u64, length: u64) -> Bytes {
-    let first = usize::try_from(first).unwrap_or(usize::MAX).min(cached.bytes.len());
-    let last = first.saturating_add(usize::try_from(length).unwrap_or(usize::MAX)).min(cached.bytes.len());
-    cached.bytes.slice(first..last)
+    let first = usize::try_from(first).unwrap_or(usize::MAX).min(cached.answer.content().len());
+    let last = first
+        .saturating_add(usize::try_from(length).unwrap_or(usize::MAX))
+        .min(cached.answer.content().len());
+    cached.answer.content().slice(first..last)
 }
 
 impl Root {

@@ -105,7 +105,7 @@ impl Root {
             if Stamp::of(&rustix::fs::statx(&file, c"", AtFlags::EMPTY_PATH, STAMP)?) != stamp {
                 continue;
             }
-            let cached = Arc::new(Cached { head, bytes });
+            let cached = Arc::new(Cached::new(head, bytes));
             if !self.is_remote() && stamp.settled(self.cache.settle, SystemTime::now()) {
                 self.cache.insert(*self.identity, coding, path, cached.clone());
             }

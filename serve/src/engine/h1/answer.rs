@@ -40,7 +40,7 @@ impl Asked {
 
     /// Whether the handler may answer so: final, and not the beginning of a tunnel.
     pub(super) fn admits(&self, status: StatusCode) -> bool {
-        !status.is_informational() && !(self.connect && status.is_success())
+        !(status.is_informational() || self.connect && status.is_success())
     }
 
     /// Whether an answer with this status has content.
@@ -79,17 +79,19 @@ impl Asked {
     }
 }
 
-/// Writes the head. Fields that belong to the connection are ours, not the handler's.
+/// Writes the head; `cached` are field lines beside those of `parts`. Fields that belong to the connection are ours, not the handler's.
 pub(super) fn head(
     out: &mut BytesMut,
     asked: &Asked,
     parts: &response::Parts,
+    cached: &[u8],
     size: &SizeHint,
     framing: Framing,
     keep_alive: bool,
 ) {
-    out.reserve(HEAD);
+    out.reserve(HEAD + cached.len());
     encode::status_line(out, parts.status);
+    out.extend_from_slice(cached);
     let mut dated = false;
     for (name, value) in &parts.headers {
         if is_of_the_connection(name) {

@@ -19,7 +19,7 @@ use super::send::{Fault, message};
 use crate::application::End;
 use crate::exchange::{Informational, Record};
 use crate::ledger::Ticket;
-use crate::{Application, Body, Exchange, Outcome, RequestBody, RequestBodyError};
+use crate::{Application, Body, CachedAnswer, Exchange, Outcome, RequestBody, RequestBodyError};
 
 /// What comes behind the request, for the connection.
 #[derive(Debug)]
@@ -90,7 +90,12 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
 
         let mut killed = false;
         let (parts, body) = match handled {
-            Ok(response) if asked.admits(response.status()) => response.into_parts(),
+            Ok(mut response) if asked.admits(response.status()) => {
+                if !asked.has_content(response.status()) {
+                    CachedAnswer::spread(&mut response);
+                }
+                response.into_parts()
+            }
             Ok(response) => {
                 tracing::error!(status = response.status().as_u16(), "a handler gave no final answer");
                 killed = true;

@@ -14,6 +14,7 @@ use crate::Application;
 use crate::ledger::Ticket;
 
 /// What has come.
+#[expect(clippy::large_enum_variant, reason = "nearly every value is of the large one, and none is kept")]
 pub(super) enum Next {
     /// A request; its first byte was read at the time beside it.
     Head(Ticket, Instant, RequestHead),

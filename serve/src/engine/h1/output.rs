@@ -186,7 +186,7 @@ mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         let mut output = Output::default();
         output.buf().extend_from_slice(b"x");
-        let mut full: &mut [u8] = &mut [];
+        let full: &mut [u8] = &mut [];
         let full = pin!(std::io::Cursor::new(&mut full[..]));
         assert!(matches!(output.poll_write(&mut cx, full), Poll::Ready(Err(_))));
     }

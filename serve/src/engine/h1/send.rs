@@ -15,7 +15,7 @@ use super::answer::{self, Asked, Framing};
 use super::connection::{Connection, Drain};
 use super::exchange::Running;
 use super::input::{Gone, Inbound};
-use crate::{Application, Body, BodyError, Outcome, RequestBodyError};
+use crate::{Application, Body, BodyError, CachedAnswer, Outcome, RequestBodyError};
 
 /// Why an answer is not complete.
 #[derive(Debug)]
@@ -55,10 +55,14 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, I
         loop {
             let mut size = SizeHint::default();
             let mut first = Poll::Pending;
+            let mut cached = None;
             if !asked.has_content(parts.status) {
                 size = guarded(|| body.size_hint()).unwrap_or_default();
                 body = Body::Empty;
                 first = Poll::Ready(None);
+            } else if let Body::Cached(answer) = &body {
+                cached = Some(answer.clone());
+                size = body.size_hint();
             } else if let Body::Empty | Body::Bytes(_) = body {
                 size = body.size_hint();
             } else {
@@ -87,16 +91,16 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, I
                 keep &= inbound.complete || !shared.is_abandoned() || !inbound.is_beyond_discard();
             }
             let framing = asked.framing(&parts, &size);
-            keep = keep
-                && !answer::asks_to_close(&parts.headers)
-                && framing != Framing::UntilClose
-                && !inbound.broken
-                && !inbound.expects_continue
-                && !(self.eof && self.input.is_empty())
-                && !poll_fn(|cx| Poll::Ready(drain.poll(cx))).await;
+            let ends = answer::asks_to_close(&parts.headers)
+                || framing == Framing::UntilClose
+                || inbound.broken
+                || inbound.expects_continue
+                || (self.eof && self.input.is_empty());
+            keep = keep && !ends && !poll_fn(|cx| Poll::Ready(drain.poll(cx))).await;
             running.status = Some(parts.status);
             let mark = self.output.mark();
-            answer::head(self.output.buf(), asked, &parts, &size, framing, keep);
+            let lines = cached.as_deref().map_or(&[][..], CachedAnswer::lines);
+            answer::head(self.output.buf(), asked, &parts, lines, &size, framing, keep);
             let mut answer = Answer { body, framing, complete: framing == Framing::None };
             if let Poll::Ready(frame) = first {
                 self.put(&mut answer, frame, &mut running.bytes)?;

@@ -20,7 +20,7 @@ use super::head::{self, Prepared};
 use super::in_flight::{InFlight, Shared};
 use crate::engine::panic_message;
 use crate::exchange::{Informational, Record};
-use crate::{Application, Body, BodyError, Exchange, Outcome, RequestBody, RequestBodyError};
+use crate::{Application, Body, BodyError, CachedAnswer, Exchange, Outcome, RequestBody, RequestBodyError};
 
 /// Sends interim answers on a stream until its final answer begins.
 #[derive(Clone, Debug)]
@@ -168,8 +168,9 @@ async fn answer<A: Application>(mut flight: InFlight<A>, sender: InformationalSe
 async fn respond<A: Application>(
     flight: &mut InFlight<A>,
     sender: &InformationalSender,
-    response: Response<Body>,
+    mut response: Response<Body>,
 ) -> Result<(), Outcome> {
+    CachedAnswer::spread(&mut response);
     let Some(mut respond) = sender.take() else { return Err(Outcome::ClientGone) };
     let Prepared { head, body, length } = head::prepare(response, flight.exchange.request.method());
     let status = head.status();

@@ -104,7 +104,8 @@ impl Site {
         };
         let path = NormalisedPath::parse(exchange.request.uri().path()).unwrap();
         path.rewrite(exchange.request.uri_mut()).unwrap();
-        let response = self.files.answer(&mut exchange, &path).await;
+        let mut response = self.files.answer(&mut exchange, &path).await;
+        crate::CachedAnswer::spread(&mut response);
         let (head, body) = response.into_parts();
         let from_memory = matches!(body, Body::Bytes(_));
         Answer { status: head.status.as_u16(), headers: head.headers, from_memory, body }

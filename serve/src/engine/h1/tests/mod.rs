@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
-use http_body::{Body as _, Frame};
+use http_body::Frame;
 use http_body_util::BodyExt;
 use playhouse_config::model::{ClientTimeouts, Limits};
 use playhouse_protocol::http1::{BodyDecoder, Decoded, HeadLimits, ResponseHead, ResponseParser};
@@ -50,7 +50,7 @@ impl Client {
         let connection = tokio::spawn({
             let app = app.clone();
             async move {
-                let drained = async { drained.await.unwrap_or_else(|_| ()) };
+                let drained = async { drained.await.unwrap_or(()) };
                 serve(server, BytesMut::new(), connection_info(), &settings, &app, drained).await
             }
         });
