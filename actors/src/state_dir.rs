@@ -18,7 +18,10 @@ pub struct StateDir {
 #[derive(Debug, thiserror::Error)]
 pub enum StateDirError {
     /// Another process has it.
-    #[error("{}: a site is running here already, as process {pid}", .path.display())]
+    #[error(
+        "{}: a site is running here already, as process {pid}; stop it, or give this one another name or state directory",
+        .path.display()
+    )]
     Taken {
         /// The directory.
         path: PathBuf,
@@ -26,7 +29,7 @@ pub enum StateDirError {
         pid: String,
     },
     /// It cannot be made or written.
-    #[error("{}: {error}", .path.display())]
+    #[error("the state directory cannot be used: {}: {error}; name another by --state-dir or state_dir", .path.display())]
     Io {
         /// The directory or the lock in it.
         path: PathBuf,
@@ -36,12 +39,16 @@ pub enum StateDirError {
 }
 
 impl StateDir {
-    /// Makes the directory (mode 0700) where there is none, and takes its lock.
+    /// Makes the directory (mode 0700) where there is none, and takes its lock. Directories above it that are missing are
+    /// made too, open to all as `mkdir -p` makes them: sites of other users may have theirs beside it.
     pub fn take(path: &Path) -> Result<Self, StateDirError> {
         let io_error = |path: &Path| {
             let path = path.to_owned();
             move |error: io::Error| StateDirError::Io { path, error }
         };
+        if let Some(parent) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o755).create(parent).map_err(io_error(path))?;
+        }
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io_error(path))?;
         let lock_path = path.join("lock");
         let mut options = OpenOptions::new();
@@ -80,7 +87,23 @@ pub const ADMIN_SOCKET: &str = "admin.sock";
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn the_directory_is_private_and_those_above_it_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b");
+        let _taken = StateDir::take(&path).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o700);
+        // As far as the umask of whoever runs the test lets it.
+        assert_eq!(mode(&dir.path().join("a")) & 0o700, 0o700);
+        let made = dir.path().join("other");
+        std::fs::create_dir(&made).unwrap();
+        assert_eq!(mode(&dir.path().join("a")), mode(&made) & 0o755);
+    }
 
     #[test]
     fn a_second_owner_is_told_who_has_it() {
