@@ -34,7 +34,7 @@ pub fn from_environment() -> Option<PathBuf> {
 pub fn base() -> io::Result<PathBuf> {
     let user = rustix::process::geteuid();
     if user.is_root() {
-        return Ok(PathBuf::from("/run/playhouse"));
+        return Ok(PathBuf::from(ROOTS_BASE));
     }
     if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR").filter(|directory| !directory.is_empty()) {
         return Ok(PathBuf::from(runtime).join("playhouse"));
@@ -43,6 +43,9 @@ pub fn base() -> io::Result<PathBuf> {
     private(&base, user.as_raw())?;
     Ok(base)
 }
+
+/// [`base`] for root.
+pub const ROOTS_BASE: &str = "/run/playhouse";
 
 /// The state directories beneath `base` in which a site answers.
 pub fn running(base: &Path) -> Vec<PathBuf> {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use playhouse::state_dir::ADMIN_SOCKET;
+use playhouse::state_dir::{self, ADMIN_SOCKET};
 use serde::de::DeserializeOwned;
 
 /// A site's admin interface.
@@ -44,12 +44,37 @@ impl Admin {
         self.directory.join(ADMIN_SOCKET)
     }
 
+    /// Why nobody could be asked, and the way out.
+    fn absent(&self, error: &io::Error) -> anyhow::Error {
+        let directory = self.directory.display();
+        match error.kind() {
+            io::ErrorKind::NotFound => {
+                let running = self.directory.parent().map(state_dir::running).unwrap_or_default();
+                let names: Vec<_> = running.iter().filter_map(|path| path.file_name()).collect();
+                let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
+                match names.is_empty() {
+                    true => anyhow::anyhow!("no site runs with its state in {directory}"),
+                    false => anyhow::anyhow!(
+                        "no site runs with its state in {directory}; beside it: {}",
+                        names.join(", ")
+                    ),
+                }
+            }
+            io::ErrorKind::PermissionDenied => {
+                anyhow::anyhow!("{directory}: permission denied; ask as the user who runs the site")
+            }
+            io::ErrorKind::ConnectionRefused => {
+                anyhow::anyhow!(
+                    "no site runs with its state in {directory} any more; it has left its socket behind"
+                )
+            }
+            _ => anyhow::anyhow!("{}: {error}", self.socket().display()),
+        }
+    }
+
     fn ask(&self, method: &str, path: &str, body: &str) -> anyhow::Result<serde_json::Value> {
         let socket = self.socket();
-        let mut stream = UnixStream::connect(&socket).with_context(|| match socket.exists() {
-            true => format!("no site answers at {}", socket.display()),
-            false => format!("no site runs with its state in {}", self.directory.display()),
-        })?;
+        let mut stream = UnixStream::connect(&socket).map_err(|error| self.absent(&error))?;
         let answer = exchange(&mut stream, method, path, body)
             .with_context(|| format!("{method} {path} at {}", socket.display()))?;
         let value: serde_json::Value = serde_json::from_slice(&answer.content).unwrap_or_else(|_| {

@@ -7,7 +7,7 @@ use clap::Args;
 use playhouse::config::model::{Site, Target};
 use playhouse::config::{self, Error};
 
-use super::output::{Output, safe};
+use super::output::{Output, count, safe};
 
 /// Check a site file without running it.
 ///
@@ -32,7 +32,7 @@ impl Check {
             for error in &errors {
                 eprintln!("{}", safe(&error.to_string()));
             }
-            anyhow::bail!("{}: {}", self.site.display(), count(errors.len()));
+            anyhow::bail!("{}: {}", self.site.display(), count(errors.len() as u64, "error"));
         }
         if !output.is_json() {
             output.text(&format!("{}: valid\n", self.site.display()))?;
@@ -41,8 +41,16 @@ impl Check {
     }
 }
 
-fn count(errors: usize) -> String {
-    if errors == 1 { "1 error".into() } else { format!("{errors} errors") }
+/// The roots of static routes that cannot be read, and why.
+pub(super) fn roots(site: &Site) -> impl Iterator<Item = (&Path, std::io::Error)> {
+    unreadable(site).map(|(_, root, error)| (root, error))
+}
+
+fn unreadable(site: &Site) -> impl Iterator<Item = (usize, &Path, std::io::Error)> {
+    site.routes.iter().enumerate().filter_map(|(index, route)| match &route.to {
+        Target::Static(files) => Some((index, &*files.root, std::fs::read_dir(&files.root).err()?)),
+        _ => None,
+    })
 }
 
 /// What the file names and this host should have.
@@ -68,12 +76,8 @@ fn surroundings(site: &Site, file: &Path) -> Vec<Error> {
             }
         }
     }
-    for (index, route) in site.routes.iter().enumerate() {
-        if let Target::Static(files) = &route.to
-            && let Err(error) = std::fs::read_dir(&files.root)
-        {
-            report(format!("routes[{index}].to.root"), &files.root, error.to_string());
-        }
+    for (index, root, error) in unreadable(site) {
+        report(format!("routes[{index}].to.root"), root, error.to_string());
     }
     if let Some(token) = &site.admin.token_file
         && let Err(error) = std::fs::read_to_string(token)

@@ -86,6 +86,54 @@ fn lines(text: &str) -> String {
     text.lines().map(safe).collect::<Vec<_>>().join("\n")
 }
 
+/// Columns and rows of the terminal at standard output.
+pub(super) fn terminal_size() -> Option<(usize, usize)> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    (size.ws_col > 0 && size.ws_row > 0).then(|| (size.ws_col.into(), size.ws_row.into()))
+}
+
+/// Text that fills a terminal of this size at most: long lines are cut, and the last one says how many are missing.
+pub(super) fn fit(text: &str, (columns, rows): (usize, usize)) -> String {
+    // The cursor needs a line of its own beneath.
+    let rows = rows.saturating_sub(1).max(1);
+    let lines = text.lines().count();
+    let shown = if lines > rows { rows - 1 } else { lines };
+    let mut fitted: String = text.lines().take(shown).map(|line| cut(line, columns) + "\n").collect();
+    if lines > shown {
+        fitted += &cut(&format!("… {} more; make the terminal taller to see them", lines - shown), columns);
+        fitted.push('\n');
+    }
+    fitted
+}
+
+const ESCAPE: char = '\x1b';
+
+/// The first columns of a line; colours take none, and are ended.
+fn cut(line: &str, columns: usize) -> String {
+    let fits = !line.contains(ESCAPE) && line.chars().count() <= columns;
+    let mut text = String::new();
+    let (mut column, mut in_colour, mut coloured) = (0, false, false);
+    for c in line.chars() {
+        if c == ESCAPE {
+            (in_colour, coloured) = (true, true);
+        } else if in_colour {
+            in_colour = c != 'm';
+        } else if column + 1 == columns && !fits {
+            text.push('…');
+            break;
+        } else {
+            column += 1;
+        }
+        text.push(c);
+    }
+    if coloured { text + "\x1b[0m" } else { text }
+}
+
+/// `1 connection`, `2 connections`.
+pub(super) fn count(number: u64, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
 /// A duration in the two largest units: `3d 4h`, `12m 5s`, `250 ms`.
 pub(super) fn age(milliseconds: u64) -> String {
     let seconds = milliseconds / 1000;
@@ -127,6 +175,15 @@ mod tests {
         for (bytes, text) in [(12, "12 B"), (2048, "2.0 KiB"), (3 << 20, "3.0 MiB"), (5 << 40, "5.0 TiB")] {
             assert_eq!(size(bytes), text);
         }
+    }
+
+    #[test]
+    fn a_small_terminal_gets_what_fits() {
+        assert_eq!(fit("abc\nd\n", (80, 24)), "abc\nd\n");
+        assert_eq!(fit("abcdef\nabcd\n", (4, 24)), "abc…\nabcd\n");
+        assert_eq!(fit("\x1b[31mabcdef\x1b[0m\n", (4, 24)), "\x1b[31mabc…\x1b[0m\n");
+        let text = fit("a\nb\nc\nd\n", (80, 4));
+        assert!(text.starts_with("a\nb\n… 2 more") && text.lines().count() == 3, "{text}");
     }
 
     #[test]

@@ -1,15 +1,18 @@
 //! `playhouse run`, and what the quick modes have in common with it.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
-use std::process;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use std::{panic, process, thread};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use playhouse::config::model::{LogDestination, Site};
 use playhouse::{Exit, Handlers, Instance, Options, config, state_dir};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -67,6 +70,12 @@ pub(super) struct Start {
 /// Runs a site to its end.
 pub(super) fn start(site: Site, start: Start, output: Output) -> anyhow::Result<()> {
     log_to_standard_error();
+    log_panics();
+    raise_descriptor_limit();
+    for (root, error) in super::check::roots(&site) {
+        // It may come later, a mount say; until then its routes answer 404 or 403.
+        tracing::warn!(root = %root.display(), %error, "a root cannot be read");
+    }
     let state_dir = match start.state_dir.or_else(|| site.state_dir.clone()) {
         _ if start.stateless => None,
         Some(directory) => Some(directory),
@@ -233,6 +242,44 @@ fn log_to_standard_error() {
     };
 }
 
+/// The soft limit is what a shell or systemd gives to programs that use select(2), 1024 as a rule; a connection takes a
+/// descriptor, and a proxied one two. The hard limit is the operator's word.
+fn raise_descriptor_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open descriptors was not raised");
+    }
+}
+
+/// A panic is a line of the log like any other, and costs the runtime's thread no more than that: the default hook would
+/// write text between lines of JSON, and look up the names of a backtrace (half a second, and the debug information
+/// stays in memory) before the actor's supervisor hears of it.
+fn log_panics() {
+    static LOOKING_UP: AtomicBool = AtomicBool::new(false);
+    panic::set_hook(Box::new(|info| {
+        let message = info.payload_as_str().unwrap_or("(no text)");
+        let location = info.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(panic = message, location, "a part has panicked");
+        // One at a time: capturing waits for whoever looks names up. Empty unless $RUST_BACKTRACE asks for it.
+        if LOOKING_UP.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let backtrace = Backtrace::capture();
+        if backtrace.status() != BacktraceStatus::Captured {
+            LOOKING_UP.store(false, Ordering::Release);
+            return;
+        }
+        let report = move || {
+            tracing::error!(location, %backtrace, "the panic's backtrace");
+            LOOKING_UP.store(false, Ordering::Release);
+        };
+        if thread::Builder::new().name("backtrace".into()).spawn(report).is_err() {
+            LOOKING_UP.store(false, Ordering::Release);
+        }
+    }));
+}
+
 const SHUTDOWN: Duration = Duration::from_secs(1);
 
 /// As a shell says of a command that INT has ended.
@@ -241,6 +288,13 @@ const INTERRUPTED: i32 = 130;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn as_many_descriptors_as_allowed_may_be_open() {
+        raise_descriptor_limit();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
+    }
 
     #[test]
     fn a_wildcard_is_shown_as_localhost() {

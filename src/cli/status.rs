@@ -5,7 +5,7 @@ use std::fmt::Write;
 use clap::Args;
 use serde::Deserialize;
 
-use super::output::{Output, Tone, age, size};
+use super::output::{Output, Tone, age, count, size};
 use super::target::Target;
 
 /// Show a running site at a glance.
@@ -32,6 +32,7 @@ struct Page {
     instances: Vec<Instance>,
     ledger: serde_json::Map<String, serde_json::Value>,
     upstreams: Vec<Upstream>,
+    blocked: Vec<String>,
     events: Vec<Event>,
 }
 
@@ -41,6 +42,9 @@ struct Listener {
     name: String,
     address: String,
     connections: u64,
+    waiting: u64,
+    accepted: u64,
+    accept_errors: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -69,6 +73,8 @@ struct Server {
     ejected: bool,
     in_flight: u64,
     idle: u64,
+    requests: u64,
+    failures: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -107,7 +113,14 @@ fn render(page: &Page, output: Output, now: u64) -> String {
     text.push_str("\nlisteners\n");
     for listener in &page.listeners {
         let (name, address) = (plain(&listener.name), plain(&listener.address));
-        let _ = writeln!(text, "  {name:<16} {address:<28} {} connections", listener.connections);
+        let (open, accepted) = (count(listener.connections, "connection"), listener.accepted);
+        let _ = write!(text, "  {name:<16} {address:<28} {open}, {accepted} accepted");
+        for (number, what) in [(listener.waiting, "waiting"), (listener.accept_errors, "errors of accept")] {
+            if number > 0 {
+                text += &output.toned(Tone::Warning, &format!(", {number} {what}"));
+            }
+        }
+        text.push('\n');
     }
     for address in &page.admin {
         let _ = writeln!(text, "  {:<16} {}", "(admin)", plain(address));
@@ -123,31 +136,48 @@ fn render(page: &Page, output: Output, now: u64) -> String {
                 _ => output.toned(Tone::Good, "healthy"),
             };
             let (name, address) = (plain(&upstream.name), plain(&server.address));
-            let _ = writeln!(
+            let _ = write!(
                 text,
-                "  {name:<16} {address:<28} {health}, {} in flight, {} idle",
-                server.in_flight, server.idle
+                "  {name:<16} {address:<28} {health}, {} in flight, {} idle, {}",
+                server.in_flight,
+                server.idle,
+                count(server.requests, "request")
             );
+            if server.failures > 0 {
+                text += &output.toned(Tone::Warning, &format!(", {} failed", server.failures));
+            }
+            text.push('\n');
         }
     }
     text.push_str("\ninstances\n");
     for instance in &page.instances {
         let _ = writeln!(
             text,
-            "  {:<16} pid {:<8} {}, {} connections, {}, {:.1} s of CPU",
+            "  {:<16} pid {:<8} {}, {}, {}, {:.1} s of CPU",
             plain(&instance.id),
             instance.pid,
             plain(&instance.state),
-            instance.connections,
+            count(instance.connections, "connection"),
             size(instance.rss_bytes),
             instance.cpu
         );
     }
-    text.push_str("\nrequests\n ");
-    for (name, value) in &page.ledger {
-        let _ = write!(text, " {} {}", plain(&value.to_string()), plain(&name.replace('_', " ")));
+    text.push_str("\nrequests\n");
+    let known = LEDGER.iter().filter_map(|name| Some((*name, page.ledger.get(*name)?)));
+    let others = page.ledger.iter().map(|(name, value)| (&**name, value));
+    for (name, value) in known.chain(others.filter(|(name, _)| !LEDGER.contains(name))) {
+        let tone = match name {
+            "accepted" | "in_flight" | "answered" => Tone::Plain,
+            _ if value == 0 => Tone::Faint,
+            _ => Tone::Warning,
+        };
+        let line = format!("{:>12} {}", value.to_string(), name.replace('_', " "));
+        text += &format!("  {}\n", output.toned(tone, &line));
     }
-    text.push('\n');
+    for path in &page.blocked {
+        let line = output.toned(Tone::Bad, &format!("the thread that runs {path}"));
+        text += &format!("\nblocked\n  {line}\n");
+    }
     if !page.events.is_empty() {
         text.push_str("\nevents\n");
     }
@@ -162,6 +192,10 @@ fn now() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |now| now.as_millis() as u64)
 }
+
+/// In the order of a request's life: what came in, then what has become of it.
+const LEDGER: [&str; 8] =
+    ["accepted", "in_flight", "answered", "rejected", "shed", "client_gone", "upstream_failed", "killed"];
 
 /// How many events are shown.
 const EVENTS: usize = 10;

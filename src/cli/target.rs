@@ -1,6 +1,6 @@
 //! Which running site a command is about.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use playhouse::state_dir;
@@ -44,10 +44,16 @@ impl Target {
         let base = state_dir::base()?;
         let mut running = state_dir::running(&base);
         match running.len() {
-            0 => anyhow::bail!(
-                "no site runs with its state in {}; name one by --state-dir, or start one: playhouse run site.ron",
-                base.display()
-            ),
+            0 => {
+                let others = match Path::new(state_dir::ROOTS_BASE) {
+                    roots if base != roots && roots.exists() => "; those of root only root can ask (sudo)",
+                    _ => "",
+                };
+                anyhow::bail!(
+                    "no site runs with its state in {}; name one by --state-dir, or start one: playhouse run site.ron{others}",
+                    base.display()
+                )
+            }
             1 => Ok(running.remove(0)),
             _ => {
                 let names = running.iter().filter_map(|path| path.file_name());

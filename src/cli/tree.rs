@@ -7,19 +7,20 @@ use std::time::Duration;
 use clap::Args;
 use serde::Deserialize;
 
-use super::output::{Output, Tone, age};
+use super::output::{Output, Tone, age, count, fit, terminal_size};
 use super::target::Target;
 
 /// Show the tree of actors of a running site.
 ///
-/// For each: its state, how often it was restarted and why last, how many messages wait, and its age. The names from the
-/// root, joined by `/`, are the path that `playhouse kill` takes.
+/// For each: its state, its age, how many messages wait, how often it was restarted and why last. The names from the
+/// root, joined by `/`, are the path that `playhouse kill` takes. Shards of connections that nothing has happened to share
+/// a line.
 #[derive(Debug, Args)]
 pub(super) struct Tree {
     /// Show it again and again, until interrupted
     #[arg(long)]
     watch: bool,
-    /// List every connection, which are only counted otherwise
+    /// List every shard and every connection, which are only counted otherwise
     #[arg(long)]
     connections: bool,
     #[command(flatten)]
@@ -27,10 +28,11 @@ pub(super) struct Tree {
 }
 
 /// What is shown of an actor. Another build may say more, or not all of it.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Node {
     path: String,
+    kind: String,
     state: String,
     restarts: u64,
     last_cause: Option<String>,
@@ -47,10 +49,13 @@ impl Tree {
         loop {
             match (output.is_json(), self.watch) {
                 (true, _) => output.json(&admin.get(page)?)?,
-                (false, false) => output.text(&render(&admin.read(page)?, output))?,
-                // Home, each line to its end, then what is left beneath: nothing flickers.
+                (false, false) => output.text(&render(&admin.read(page)?, self.connections, output))?,
+                // Home, each line to its end, then what is left beneath: nothing flickers. A line that wraps, or one
+                // too many, would scroll.
                 (false, true) => {
-                    let text = render(&admin.read(page)?, output).replace('\n', "\x1b[K\n");
+                    let text = render(&admin.read(page)?, self.connections, output);
+                    let text = terminal_size().map_or(text.clone(), |size| fit(&text, size));
+                    let text = text.replace('\n', "\x1b[K\n");
                     output.text(&format!("\x1b[H{text}\x1b[J"))?;
                 }
             }
@@ -62,9 +67,10 @@ impl Tree {
     }
 }
 
-fn render(root: &Node, output: Output) -> String {
+fn render(root: &Node, all: bool, output: Output) -> String {
     let mut rows = Vec::new();
-    gather(root, "", "", None, &mut rows);
+    let summed = if all { None } else { Some(sum_up(root)) };
+    gather(summed.as_ref().unwrap_or(root), "", "", None, &mut rows);
     let width = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or_default();
     let mut text = String::new();
     for Row { name, node } in &rows {
@@ -73,14 +79,13 @@ fn render(root: &Node, output: Output) -> String {
         // Writing to a string does not fail.
         let _ = write!(text, "{name:<width$}  {state} {:>8}", age(node.age_ms));
         if let Some(connections) = node.connections {
-            let _ = write!(text, "  {connections} connections");
+            text += &format!("  {}", count(connections, "connection"));
         }
         if node.mailbox > 0 {
             text += &output.toned(Tone::Warning, &format!("  {} waiting", node.mailbox));
         }
         if node.restarts > 0 {
-            let times = if node.restarts == 1 { "restart" } else { "restarts" };
-            text += &output.toned(Tone::Warning, &format!("  {} {times}", node.restarts));
+            text += &output.toned(Tone::Warning, &format!("  {}", count(node.restarts, "restart")));
         }
         if let Some(cause) = &node.last_cause {
             text += &output.toned(Tone::Faint, &format!("  last: {cause}"));
@@ -89,6 +94,37 @@ fn render(root: &Node, output: Output) -> String {
     }
     text
 }
+
+/// The tree with each run of like shards in one node: a site has sixteen of them, and as a rule they are all well.
+fn sum_up(node: &Node) -> Node {
+    let mut children: Vec<Node> = Vec::new();
+    let mut run = 1;
+    for child in node.children.iter().map(sum_up) {
+        match children.last_mut() {
+            Some(last) if is_quiet(last) && is_quiet(&child) && last.restarts == child.restarts => {
+                run += 1;
+                let first = last.path.split(SPAN).next().unwrap_or_default();
+                let name = child.path.rsplit('/').next().unwrap_or_default();
+                last.path = format!("{first}{SPAN}{name} ({run})");
+                last.mailbox += child.mailbox;
+                last.age_ms = last.age_ms.min(child.age_ms);
+                last.connections = Some(last.connections.unwrap_or(0) + child.connections.unwrap_or(0));
+            }
+            _ => {
+                run = 1;
+                children.push(child);
+            }
+        }
+    }
+    Node { children, ..node.clone() }
+}
+
+fn is_quiet(node: &Node) -> bool {
+    node.kind == "shard" && node.state == "running" && node.last_cause.is_none() && node.children.is_empty()
+}
+
+/// No actor's name has it.
+const SPAN: &str = " … ";
 
 struct Row<'a> {
     /// With the lines that lead to it.
@@ -134,7 +170,7 @@ mod tests {
                 {"path": "instance-1/metrics", "state": "running", "connections": 4, "later": true},
             ],
         });
-        let text = render(&serde_json::from_value(tree).unwrap(), Output::new(true));
+        let text = render(&serde_json::from_value(tree).unwrap(), false, Output::new(true));
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("instance-1 "), "{text}");
         assert!(lines[1].starts_with("├─ listeners "), "{text}");
@@ -142,5 +178,23 @@ mod tests {
         assert!(lines[2].contains("3 waiting") && lines[2].contains("2 restarts"), "{text}");
         assert!(lines[2].contains("last: panicked: \u{fffd}x"), "{text}");
         assert!(lines[3].starts_with("└─ metrics ") && lines[3].contains("4 connections"), "{text}");
+    }
+    #[test]
+    fn shards_that_nothing_has_happened_to_share_a_line() {
+        let shard = |number: u64, restarts: u64| {
+            serde_json::json!({"path": format!("c/shard-{number}"), "kind": "shard", "state": "running",
+                "restarts": restarts, "connections": number})
+        };
+        let tree = serde_json::json!({
+            "path": "c", "kind": "supervisor", "state": "running",
+            "children": [shard(0, 0), shard(1, 0), shard(2, 0), shard(3, 1), shard(4, 0)],
+        });
+        let tree: Node = serde_json::from_value(tree).unwrap();
+        let text = render(&tree, false, Output::new(true));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 4, "{text}");
+        assert!(lines[1].contains("shard-0 … shard-2 (3)") && lines[1].contains(" 3 connections"), "{text}");
+        assert!(lines[2].contains("shard-3 ") && lines[2].contains("1 restart"), "{text}");
+        assert_eq!(render(&tree, true, Output::new(true)).lines().count(), 6);
     }
 }

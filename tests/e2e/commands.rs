@@ -284,3 +284,20 @@ fn the_quickstart_site_is_valid() {
     let output = playhouse().args(["check", file]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
+
+#[test]
+fn a_panic_is_a_line_of_the_log_with_its_backtrace_where_asked_for() {
+    let site = site();
+    let process = Process::start("playhouse", site.command().env("RUST_BACKTRACE", "1"));
+    let admin = Admin::new(site.path("state/admin.sock"));
+    eventually("it is ready", || admin.ready());
+    admin.kill_and_see_it_back("instance-1/listeners/http", "panic");
+    eventually("the backtrace is in the log", || {
+        process.stderr().iter().any(|line| line.contains("the panic's backtrace"))
+    });
+    let log = process.stderr();
+    for line in &log {
+        assert!(serde_json::from_str::<Value>(line).is_ok(), "not JSON: {line}");
+    }
+    assert!(log.iter().any(|line| line.contains("a part has panicked")), "{log:#?}");
+}

@@ -137,7 +137,10 @@ impl Supervisor {
             Ok(cell) => {
                 child.phase = Phase::Running(cell.get_id());
                 if again {
-                    let message = format!("restarted, {} times in all", child.seat.restarts());
+                    let message = match child.seat.restarts() {
+                        1 => "restarted for the first time".to_owned(),
+                        times => format!("restarted, {times} times in all"),
+                    };
                     context.seat().shared().events().emit(EventKind::Restarted, child.seat.path(), message);
                 }
                 Ok(())

@@ -54,11 +54,27 @@ pub struct BindError {
 #[derive(Debug, thiserror::Error)]
 pub enum BindErrorKind {
     /// The address could not be bound.
-    #[error("cannot listen: {0}")]
+    #[error("cannot listen: {0}{hint}", hint = way_out(.0))]
     Bind(io::Error),
     /// The certificates cannot be used.
     #[error(transparent)]
     Tls(TlsError),
+}
+
+/// What an operator can do about it, where that is not in the error.
+fn way_out(error: &io::Error) -> &'static str {
+    match rustix::io::Errno::from_io_error(error) {
+        Some(rustix::io::Errno::ADDRINUSE) => {
+            "; stop what listens there (`ss -ltnp` shows it), or choose another address"
+        }
+        Some(rustix::io::Errno::ADDRNOTAVAIL) => "; no interface of this host has this address",
+        Some(rustix::io::Errno::ACCESS) => {
+            "; a port below 1024 needs the capability CAP_NET_BIND_SERVICE, a Unix socket a directory that can be \
+             written to"
+        }
+        Some(rustix::io::Errno::NOENT) => "; make its directory first",
+        _ => "",
+    }
 }
 
 impl Sockets {
