@@ -97,6 +97,10 @@ impl UpstreamBody {
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
+        // Trailers have no place behind a length, so an answer that has some is not given one.
+        if self.trailers.is_some() && self.trailers_wanted {
+            return SizeHint::new();
+        }
         let ready = self.ready.as_ref().map_or(0, Bytes::len) as u64;
         match self.decoder.remaining() {
             Some(left) => SizeHint::with_exact(ready + left),

@@ -200,7 +200,10 @@ impl Call<'_> {
 
     /// Joins connection and request; the head is in the output.
     fn wire(&self, mut connection: Connection, source: Source, lease: Lease) -> Result<Wire, ProxyError> {
-        let expect = source.length() != BodyLength::None && self.head.expects_continue();
+        // Content that is here costs the client nothing more, and a server that does not know `Expect` would only make it
+        // wait.
+        let expect =
+            source.length() != BodyLength::None && !source.is_at_hand() && self.head.expects_continue();
         let outbound = Outbound {
             target: self.path,
             server: lease.server().host(),

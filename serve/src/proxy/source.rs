@@ -54,6 +54,11 @@ impl Source {
         self.length
     }
 
+    /// Whether all of it has come already, so that nobody need be asked before it is sent.
+    pub(super) fn is_at_hand(&self) -> bool {
+        matches!(self.body, RequestBody::Empty | RequestBody::Bytes(_))
+    }
+
     /// Begins again. False where too much has gone by; then nothing changes.
     pub(super) fn rewind(&mut self) -> bool {
         if !self.overflown {

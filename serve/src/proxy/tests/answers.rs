@@ -61,6 +61,21 @@ async fn chunks_and_trailers_come_through_and_the_connection_is_kept() {
 }
 
 #[tokio::test]
+async fn an_answer_that_comes_at_once_has_no_length_where_trailers_follow_it() {
+    for (te, length) in [("trailers", None), ("deflate", Some(3))] {
+        let backend = Backend::new();
+        let target = target(&settings(&[&backend]));
+        let text = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nx-sum: 7\r\n\r\n";
+        let mut exchange = request(Method::GET, &[("te", te)], RequestBody::Empty);
+        let (response, _) = join(proxy(&target, &mut exchange), backend.answer(text)).await;
+        // A length would take the place from the trailers on HTTP/1.1.
+        assert_eq!(http_body::Body::size_hint(response.body()).exact(), length, "{te}");
+        let answer = read(response).await;
+        assert_eq!((answer.content, answer.trailers.is_some()), (b"abc".to_vec(), length.is_none()), "{te}");
+    }
+}
+
+#[tokio::test]
 async fn answers_without_content_end_with_their_head() {
     let cases = [
         (Method::HEAD, "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n", Some("7")),

@@ -149,7 +149,9 @@ async fn expected_content_waits_for_the_server_but_not_for_ever() {
     for says_continue in [true, false] {
         let backend = Backend::new();
         let target = target(&settings(&[&backend]));
-        let body = RequestBody::Bytes(Bytes::from_static(b"content"));
+        let (client, body) = streamed(Some(7));
+        client.send(data("content")).unwrap();
+        drop(client);
         let exchange = request(Method::PUT, &[("expect", "100-continue")], body);
         let script = async {
             let mut peered = backend.accept().await;
@@ -167,6 +169,23 @@ async fn expected_content_waits_for_the_server_but_not_for_ever() {
         assert_eq!(answer.status, 200);
         assert_eq!(target.upstream().status().servers[0].idle, 1);
     }
+}
+
+#[tokio::test]
+async fn content_that_has_come_already_is_not_announced_first() {
+    let backend = Backend::new();
+    let target = target(&settings(&[&backend]));
+    let body = RequestBody::Bytes(Bytes::from_static(b"content"));
+    let exchange = request(Method::PUT, &[("expect", "100-continue")], body);
+    let script = async {
+        let mut peered = backend.accept().await;
+        let sent = peered.until("content").await;
+        assert!(!sent.contains("expect"), "{sent}");
+        peered.send(OK).await;
+        peered
+    };
+    let ((answer, _), _peered) = join(call(&target, exchange), script).await;
+    assert_eq!(answer.status, 200);
 }
 
 #[tokio::test]
