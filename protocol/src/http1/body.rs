@@ -14,6 +14,8 @@ pub struct BodyDecoder {
     limits: HeadLimits,
     /// Bytes of chunk extensions that may still come.
     extensions_left: usize,
+    /// Blanks may stand behind a chunk's size.
+    padding: bool,
 }
 
 /// What the buffer held.
@@ -62,7 +64,7 @@ enum State {
 }
 
 impl BodyDecoder {
-    /// `trailers` limits the trailer section.
+    /// For a request, as strict as can be. `trailers` limits the trailer section.
     pub fn new(length: BodyLength, trailers: HeadLimits) -> Self {
         let state = match length {
             BodyLength::None => State::End,
@@ -70,7 +72,13 @@ impl BodyDecoder {
             BodyLength::Chunked => State::ChunkHead,
             BodyLength::UntilClose => State::UntilClose,
         };
-        BodyDecoder { state, limits: trailers, extensions_left: MAX_EXTENSIONS }
+        BodyDecoder { state, limits: trailers, extensions_left: MAX_EXTENSIONS, padding: false }
+    }
+
+    /// For an answer: blanks behind a chunk's size are passed over, since there are servers that fill it up to a width.
+    /// Nobody else's framing depends on it, as what is sent on is framed anew.
+    pub fn for_answer(length: BodyLength, trailers: HeadLimits) -> Self {
+        BodyDecoder { padding: true, ..BodyDecoder::new(length, trailers) }
     }
 
     /// Takes the next piece off the buffer.
@@ -86,7 +94,7 @@ impl BodyDecoder {
                     let mut endless = u64::MAX;
                     return Ok(take(buf, &mut endless));
                 }
-                State::ChunkHead => match chunk_head(buf, &mut self.extensions_left)? {
+                State::ChunkHead => match chunk_head(buf, &mut self.extensions_left, self.padding)? {
                     None => return Ok(Decoded::NeedMore),
                     Some(0) => {
                         self.state = State::Trailers {
@@ -220,7 +228,11 @@ fn take(buf: &mut BytesMut, left: &mut u64) -> Decoded {
 }
 
 /// The line with a chunk's size (RFC 9112 §7.1), `None` until all of it is there.
-fn chunk_head(buf: &mut BytesMut, extensions_left: &mut usize) -> Result<Option<u64>, BodyError> {
+fn chunk_head(
+    buf: &mut BytesMut,
+    extensions_left: &mut usize,
+    padding: bool,
+) -> Result<Option<u64>, BodyError> {
     // Not after a whole line only: what cannot begin a chunk is known at once.
     if buf.first().is_some_and(|byte| !byte.is_ascii_hexdigit()) {
         return Err(BodyError::Malformed("a chunk size"));
@@ -238,7 +250,10 @@ fn chunk_head(buf: &mut BytesMut, extensions_left: &mut usize) -> Result<Option<
         return Err(BodyError::Malformed("a chunk size"));
     }
     let size = line[..digits].iter().fold(0u64, |size, digit| size << 4 | u64::from(hex_value(*digit)));
-    let extensions = &line[digits..];
+    let mut extensions = &line[digits..];
+    if padding && skip_blanks(extensions).is_empty() {
+        extensions = &[];
+    }
     if !are_extensions(extensions) {
         return Err(BodyError::Malformed("a chunk extension"));
     }

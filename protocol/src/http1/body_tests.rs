@@ -53,6 +53,21 @@ fn a_length_is_taken_exactly() {
 }
 
 #[test]
+fn blanks_behind_a_chunk_size_are_passed_over_in_an_answer_only() {
+    let padded = b"3  \t \r\nabc\r\n0    \r\n\r\n";
+    let mut answer = BodyDecoder::for_answer(BodyLength::Chunked, LIMITS);
+    let mut buf = BytesMut::from(&padded[..]);
+    assert_eq!(answer.decode(&mut buf), Ok(Decoded::Data(Bytes::from_static(b"abc"))));
+    assert_eq!(answer.decode(&mut buf), Ok(Decoded::End));
+    for malformed in ["3 x\r\nabc\r\n", " 3\r\nabc\r\n", "3 \n", "3 \r\r\n"] {
+        let mut answer = BodyDecoder::for_answer(BodyLength::Chunked, LIMITS);
+        assert!(answer.decode(&mut BytesMut::from(malformed)).is_err(), "{malformed:?}");
+    }
+    let mut request = BodyDecoder::new(BodyLength::Chunked, LIMITS);
+    assert!(request.decode(&mut BytesMut::from(&padded[..])).is_err());
+}
+
+#[test]
 fn an_end_of_the_connection_completes_only_what_ends_with_it() {
     let eof = |length, input: &[u8]| {
         let mut decoder = BodyDecoder::new(length, LIMITS);

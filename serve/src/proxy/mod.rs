@@ -130,7 +130,7 @@ impl Call<'_> {
         informational: &crate::exchange::Informational,
     ) -> Result<Response<Body>, TryError> {
         let server = lease.server().clone();
-        let mut idle = self.take_idle(&server);
+        let mut idle = self.take_idle(&server, &source);
         let mut source = source;
         let mut lease = lease;
         loop {
@@ -173,9 +173,9 @@ impl Call<'_> {
         }
     }
 
-    fn take_idle(&self, server: &Server) -> Option<Connection> {
+    fn take_idle(&self, server: &Server, source: &Source) -> Option<Connection> {
         let now = Instant::now();
-        if self.head.method.is_idempotent() {
+        if self.head.method.is_idempotent() && source.fits_replay() {
             return server.idle.take(now, None);
         }
         // Not to be sent twice: only what is not likely to be closed at this moment, and is not closed for certain.
@@ -233,7 +233,7 @@ impl Call<'_> {
         wire.keep_alive = head.keep_alive;
         wire.keep = fields::strip_answer(&mut head, trailers_wanted);
         wire.source.forget();
-        let mut decoder = BodyDecoder::new(head.body, attempt::TRAILER_LIMITS);
+        let mut decoder = BodyDecoder::for_answer(head.body, attempt::TRAILER_LIMITS);
         let body = match gather(&mut wire, &mut decoder).await {
             Ok(Gathered { data, trailers: None, ended: true }) => {
                 wire.end();

@@ -54,6 +54,15 @@ impl Source {
         self.length
     }
 
+    /// Whether it can be sent again to its end, whenever that turns out to be necessary. Not known of chunks.
+    pub(super) fn fits_replay(&self) -> bool {
+        match self.length {
+            BodyLength::None => true,
+            BodyLength::Length(length) => length <= LARGEST_REPLAY as u64,
+            BodyLength::Chunked | BodyLength::UntilClose => false,
+        }
+    }
+
     /// Whether all of it has come already, so that nobody need be asked before it is sent.
     pub(super) fn is_at_hand(&self) -> bool {
         matches!(self.body, RequestBody::Empty | RequestBody::Bytes(_))

@@ -89,6 +89,28 @@ async fn a_connection_that_was_idle_for_long_gets_no_request_that_cannot_be_repe
     assert_eq!(target.upstream().status().servers[0].idle, 2);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_was_idle_for_long_gets_no_content_that_is_too_large_to_be_kept() {
+    for (size, connections) in [(64 << 10, 1), (65 << 10, 2)] {
+        let backend = Backend::new();
+        let target = target(&settings(&[&backend]));
+        let (_, (_, mut peered)) = join(call(&target, get()), backend.answer(OK)).await;
+        tokio::time::advance(FRESH * 2).await;
+        let content = RequestBody::Bytes(Bytes::from(vec![b'x'; size]));
+        let script = async {
+            if connections == 2 {
+                peered = backend.accept().await;
+            }
+            peered.until(&"x".repeat(size)).await;
+            peered.send(OK).await;
+            peered
+        };
+        let ((answer, _), _peered) = join(call(&target, request(Method::PUT, &[], content)), script).await;
+        assert_eq!(answer.status, 200, "{size}");
+        assert_eq!(target.upstream().status().servers[0].idle, connections, "{size}");
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_cannot_be_reached_is_passed_over() {
     let gone = Backend::new().address();
