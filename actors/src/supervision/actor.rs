@@ -94,7 +94,7 @@ impl Context {
 
     /// Notes that the work goes on; for an actor that stays in [`Actor::run`] or in one long message.
     pub fn progress(&self) {
-        self.seat.progress();
+        self.seat.note_progress();
     }
 
     /// Completes when it has been asked to stop.
@@ -182,7 +182,7 @@ impl<A: Actor> ractor::Actor for Seated<A> {
 
     async fn handle(&self, _: ActorRef<Envelope>, envelope: Envelope, _: &mut ()) -> Result<(), Failure> {
         if matches!(envelope, Envelope::Internal(_)) {
-            self.seat.progress();
+            self.seat.note_progress();
         } else {
             self.seat.received();
         }
@@ -266,10 +266,10 @@ impl<A: Actor> Seated<A> {
         let mut stall = None;
         poll_fn(|cx| {
             let _polling = watchdog::polling(self.seat.id());
-            self.seat.register(cx.waker());
+            self.seat.signals().register(cx.waker());
             loop {
-                if self.seat.has_fault() {
-                    match self.seat.take_fault() {
+                if self.seat.signals().has_fault() {
+                    match self.seat.signals().take_fault() {
                         Some(Fault::Panic) => panic!("panic asked for by an operator"),
                         Some(Fault::Stall(duration)) => stall = Some(Box::pin(tokio::time::sleep(duration))),
                         _ => {}
@@ -280,9 +280,9 @@ impl<A: Actor> Seated<A> {
                     return Poll::Pending;
                 }
                 stall = None;
-                self.seat.stall_over();
+                self.seat.signals().stall_over();
             }
-            if droppable && self.seat.stop_requested() {
+            if droppable && self.seat.signals().stop_requested() {
                 return Poll::Ready(None);
             }
             work.as_mut().poll(cx).map(Some)

@@ -9,8 +9,10 @@ mod actor;
 mod child;
 mod events;
 mod fault;
+mod progress;
 mod restarts;
 mod seat;
+mod signals;
 mod supervisor;
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,11 @@
 //! A seat: a place in the tree that outlives its occupants.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::task::AtomicWaker;
 use indexmap::IndexMap;
 use parking_lot::Mutex;
 use ractor::ActorCell;
@@ -14,6 +13,8 @@ use tokio::sync::{Notify, oneshot};
 
 use super::actor::{Actor, Envelope};
 use super::fault::Fault;
+use super::progress::Progress;
+use super::signals::Signals;
 use super::tree::Shared;
 
 /// A place in the tree: a name, the current incarnation, and what is known of all incarnations. Who wants something
@@ -31,14 +32,8 @@ pub struct Seat {
     state: AtomicU8,
     since_ms: AtomicU64,
     last_cause: Mutex<Option<Box<str>>>,
-    mailbox: AtomicUsize,
-    busy: AtomicBool,
-    progress_ms: AtomicU64,
-    stall_after_ms: AtomicU64,
-    signals: AtomicU8,
-    stall_ms: AtomicU64,
-    waker: AtomicWaker,
-    by_operator: AtomicBool,
+    progress: Progress,
+    signals: Signals,
     children: Mutex<IndexMap<Box<str>, Arc<Seat>>>,
 }
 
@@ -73,14 +68,8 @@ impl Seat {
             state: AtomicU8::new(SeatState::Starting as u8),
             since_ms: AtomicU64::new(0),
             last_cause: Mutex::new(None),
-            mailbox: AtomicUsize::new(0),
-            busy: AtomicBool::new(false),
-            progress_ms: AtomicU64::new(0),
-            stall_after_ms: AtomicU64::new(0),
-            signals: AtomicU8::new(0),
-            stall_ms: AtomicU64::new(0),
-            waker: AtomicWaker::new(),
-            by_operator: AtomicBool::new(false),
+            progress: Progress::default(),
+            signals: Signals::default(),
             children: Mutex::new(IndexMap::new()),
         })
     }
@@ -160,7 +149,7 @@ impl Seat {
 
     /// Messages sent and not yet begun.
     pub fn mailbox(&self) -> usize {
-        self.mailbox.load(Ordering::Relaxed)
+        self.progress.mailbox()
     }
 
     /// How long the current incarnation has lived, or the seat has been empty.
@@ -247,25 +236,24 @@ impl Seat {
             self.path(),
             format!("{fault} asked for by an operator"),
         );
+        if !matches!(fault, Fault::Stall(_)) {
+            self.signals.mark_by_operator();
+        }
         match fault {
             Fault::Kill => {
-                self.by_operator.store(true, Ordering::Release);
                 occupant.kill();
                 Ok(())
             }
             Fault::Stop => {
-                self.by_operator.store(true, Ordering::Release);
                 self.request_stop();
                 Ok(())
             }
             Fault::Panic => {
-                self.by_operator.store(true, Ordering::Release);
-                self.signal(PANIC);
+                self.signals.panic();
                 self.post(Envelope::Wake)
             }
             Fault::Stall(duration) => {
-                self.stall_ms.store(duration.as_millis() as u64, Ordering::Relaxed);
-                self.signal(STALL | STALLED);
+                self.signals.stall(duration);
                 self.post(Envelope::Wake)
             }
         }
@@ -274,7 +262,7 @@ impl Seat {
     /// Asks the current incarnation to stop: at its mailbox, and inside a long [`Actor::run`].
     pub fn request_stop(&self) {
         self.set_state(SeatState::Stopping);
-        self.signal(STOP);
+        self.signals.stop();
         // An incarnation that is gone needs no stopping.
         let _ = self.post(Envelope::Stop);
     }
@@ -312,7 +300,7 @@ impl Seat {
 
     /// For the root, which has no supervisor: whether an operator has ended its last incarnation.
     pub(crate) fn ended_by_operator(&self) -> bool {
-        self.take_by_operator()
+        self.signals.take_by_operator()
     }
 
     /// The current incarnation's cell, to link a child to.
@@ -330,13 +318,10 @@ impl Seat {
 
     pub(super) fn post(&self, envelope: Envelope) -> Result<(), Unavailable> {
         let occupant = self.occupant().ok_or(Unavailable)?;
-        self.mailbox.fetch_add(1, Ordering::Relaxed);
-        if !self.busy.load(Ordering::Relaxed) {
-            self.progress();
-        }
+        self.progress.sent(self.shared.now_ms());
         self.shared.count_message();
         occupant.send_message(envelope).map_err(|_| {
-            self.mailbox.fetch_sub(1, Ordering::Relaxed);
+            self.progress.returned();
             Unavailable
         })
     }
@@ -347,12 +332,10 @@ impl Seat {
             return false;
         }
         *self.occupant.lock() = Some(cell);
-        self.mailbox.store(0, Ordering::Relaxed);
-        self.busy.store(false, Ordering::Relaxed);
-        self.signals.store(0, Ordering::Release);
-        self.by_operator.store(false, Ordering::Release);
-        self.progress();
-        self.since_ms.store(self.shared.now_ms(), Ordering::Relaxed);
+        let now_ms = self.shared.now_ms();
+        self.progress.clear(now_ms);
+        self.signals.clear();
+        self.since_ms.store(now_ms, Ordering::Relaxed);
         self.epoch.fetch_add(1, Ordering::AcqRel);
         self.set_state(SeatState::Starting);
         true
@@ -376,86 +359,36 @@ impl Seat {
     }
 
     pub(super) fn set_stall_after(&self, deadline: Option<Duration>) {
-        let millis = deadline.map_or(0, |deadline| deadline.as_millis().max(1) as u64);
-        self.stall_after_ms.store(millis, Ordering::Relaxed);
+        self.progress.set_limit(deadline);
     }
 
     pub(super) fn stall_after(&self) -> Option<Duration> {
-        match self.stall_after_ms.load(Ordering::Relaxed) {
-            0 => None,
-            millis => Some(Duration::from_millis(millis)),
-        }
+        self.progress.limit()
     }
 
     /// How long the occupant has been without progress, when that is longer than it may be.
     pub(super) fn stalled(&self) -> Option<Duration> {
-        let limit = self.stall_after()?;
-        let has_work = self.busy.load(Ordering::Relaxed) || self.mailbox() > 0;
-        let without = self.shared.now_ms().saturating_sub(self.progress_ms.load(Ordering::Relaxed));
-        let without = Duration::from_millis(without);
-        (has_work && self.is_occupied() && without > limit).then_some(without)
+        self.progress.stalled(self.shared.now_ms()).filter(|_| self.is_occupied())
     }
 
-    /// Whether the stall was put there by an operator.
-    pub(super) fn stall_is_injected(&self) -> bool {
-        self.signals.load(Ordering::Acquire) & STALLED != 0
-    }
-
-    pub(super) fn mark_by_operator(&self) {
-        self.by_operator.store(true, Ordering::Release);
-    }
-
-    pub(super) fn take_by_operator(&self) -> bool {
-        self.by_operator.swap(false, Ordering::AcqRel)
+    /// What the occupant is told by other ways than its mailbox.
+    pub(super) fn signals(&self) -> &Signals {
+        &self.signals
     }
 
     /// The occupant takes its next message.
     pub(super) fn received(&self) {
-        let take = |depth: usize| depth.checked_sub(1);
-        let _ = self.mailbox.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        self.busy.store(true, Ordering::Relaxed);
-        self.progress();
+        self.progress.received(self.shared.now_ms());
     }
 
     /// The occupant is back at its mailbox.
     pub(super) fn idle(&self) {
-        self.busy.store(false, Ordering::Relaxed);
-        self.progress();
+        self.progress.idle(self.shared.now_ms());
     }
 
-    pub(super) fn progress(&self) {
-        self.progress_ms.store(self.shared.now_ms(), Ordering::Relaxed);
-    }
-
-    pub(super) fn stop_requested(&self) -> bool {
-        self.signals.load(Ordering::Acquire) & STOP != 0
-    }
-
-    /// Faults that wait to be taken. Off, this costs one relaxed load.
-    pub(super) fn has_fault(&self) -> bool {
-        self.signals.load(Ordering::Relaxed) & (PANIC | STALL) != 0
-    }
-
-    pub(super) fn take_fault(&self) -> Option<Fault> {
-        let signals = self.signals.fetch_and(!(PANIC | STALL), Ordering::AcqRel);
-        if signals & PANIC != 0 {
-            return Some(Fault::Panic);
-        }
-        let millis = self.stall_ms.load(Ordering::Relaxed);
-        (signals & STALL != 0).then(|| Fault::Stall(Duration::from_millis(millis)))
-    }
-
-    pub(super) fn stall_over(&self) {
-        self.signals.fetch_and(!STALLED, Ordering::AcqRel);
-    }
-
-    pub(super) fn register(&self, waker: &std::task::Waker) {
-        self.waker.register(waker);
-    }
-
-    fn signal(&self, signal: u8) {
-        self.signals.fetch_or(signal, Ordering::AcqRel);
-        self.waker.wake();
+    /// The occupant's work goes on.
+    pub(super) fn note_progress(&self) {
+        self.progress.note(self.shared.now_ms());
     }
 }
 
@@ -477,7 +410,7 @@ impl Future for Drained {
 
     // The seat's waker is the task's own: the wrapper has registered it in this same poll.
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        if self.0.stop_requested() { Poll::Ready(()) } else { Poll::Pending }
+        if self.0.signals.stop_requested() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
@@ -490,12 +423,6 @@ pub struct Unavailable;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the actor has not answered within the deadline")]
 pub struct AskError;
-
-const STOP: u8 = 1;
-const PANIC: u8 = 2;
-const STALL: u8 = 4;
-/// Set with `STALL`, and until the stall is over.
-const STALLED: u8 = 8;
 
 #[cfg(test)]
 mod tests {

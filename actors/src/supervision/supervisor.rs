@@ -346,8 +346,8 @@ impl Actor for Supervisor {
                         return Ok(());
                     }
                     child.cause = Some(cause);
-                    if child.seat.stall_is_injected() {
-                        child.seat.mark_by_operator();
+                    if child.seat.signals().is_stalled() {
+                        child.seat.signals().mark_by_operator();
                     }
                     child.seat.kill();
                 }
@@ -361,7 +361,7 @@ impl Actor for Supervisor {
             return Ok(());
         };
         let child = &mut self.children[index];
-        let by_operator = child.seat.take_by_operator();
+        let by_operator = child.seat.signals().take_by_operator();
         let stalled = child.cause.take();
         if self.ending.is_some() {
             child.phase = Phase::Stopped;
