@@ -25,9 +25,7 @@ pub(super) enum Tone {
 impl Output {
     pub(super) fn new(json: bool) -> Self {
         let terminal = io::stdout().is_terminal();
-        // https://no-color.org
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Output { json: json || !terminal, colour: terminal && !json && !plain }
+        Output { json: json || !terminal, colour: terminal && !json && !no_colour() }
     }
 
     /// Whether a program reads.
@@ -84,6 +82,11 @@ pub(super) fn safe(text: &str) -> Cow<'_, str> {
 
 fn lines(text: &str) -> String {
     text.lines().map(safe).collect::<Vec<_>>().join("\n")
+}
+
+/// Whether the environment asks for plain text: <https://no-color.org>.
+pub(super) fn no_colour() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
 /// Columns and rows of the terminal at standard output.

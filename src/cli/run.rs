@@ -17,7 +17,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use super::output::{Output, safe};
+use super::output::{Output, no_colour, safe};
 
 /// Run a site until it is stopped.
 ///
@@ -236,7 +236,7 @@ fn log_to_standard_error() {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     // Fails only where there is a subscriber already, and then it is that one's business.
     let _ = if io::stderr().is_terminal() {
-        log.with_ansi(true).with_target(false).try_init()
+        log.with_ansi(!no_colour()).with_target(false).try_init()
     } else {
         log.json().flatten_event(true).try_init()
     };

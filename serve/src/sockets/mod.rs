@@ -107,6 +107,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_listener_that_cannot_be_says_which_it_is_why_and_what_to_do() {
+        let sockets = Sockets::default();
+        let taken: std::net::SocketAddr =
+            apply(&sockets, &[tcp("http")]).added.remove(0).address().parse().unwrap();
+        let mut late = tcp("late");
+        late.bind = Bind::Tcp { address: taken, only_v6: false };
+        let mut long = tcp("long");
+        long.bind = Bind::Unix { path: format!("/{}", "x".repeat(200)).into(), mode: None };
+        let mut lost = tcp("lost");
+        lost.bind = Bind::Unix { path: "/no/such/directory/x.sock".into(), mode: None };
+        let errors = Sockets::default().prepare(&[late, long, lost], &Certificates::default()).unwrap_err();
+        let said: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(said.len(), 3, "{said:?}");
+        let expected = [
+            ["\"late\"", &*taken.to_string(), "ss -ltnp"],
+            ["\"long\"", "unix:/xxx", "107 bytes"],
+            ["\"lost\"", "unix:/no/such/directory/x.sock", "make its directory"],
+        ];
+        for (said, parts) in said.iter().zip(expected) {
+            assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+        }
+    }
+
+    #[tokio::test]
     async fn an_accept_that_is_dropped_at_any_poll_loses_nobody() {
         let sockets = Sockets::default();
         let socket = apply(&sockets, &[tcp("http")]).added.remove(0);

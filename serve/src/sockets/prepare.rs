@@ -73,6 +73,7 @@ fn way_out(error: &io::Error) -> &'static str {
              written to"
         }
         Some(rustix::io::Errno::NOENT) => "; make its directory first",
+        None if error.kind() == io::ErrorKind::InvalidInput => "; a Unix socket's path has at most 107 bytes",
         _ => "",
     }
 }
