@@ -92,7 +92,13 @@ impl<A: Application> Actor for Acceptor<A> {
             let accepted = tokio::select! {
                 biased;
                 // A closed socket first gives what the kernel has ready; an open one is the next incarnation's.
-                () = context.drained(), if !self.socket.is_closed() => break,
+                () = context.drained(), if !self.socket.is_closed() => {
+                    // It may have been closed, and this actor been asked to stop, since the condition was looked at.
+                    if self.socket.is_closed() {
+                        continue;
+                    }
+                    break;
+                }
                 accepted = self.socket.accept() => accepted,
                 () = tick.as_mut() => {
                     context.progress();

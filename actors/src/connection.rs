@@ -1,6 +1,9 @@
 //! A connection: one actor, whose work is the whole life of one client's stream.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use playhouse_serve::net::Stream;
 use playhouse_serve::sockets::{Accepted, Socket, TicketId};
@@ -81,10 +84,13 @@ impl<A: Application> Actor for Connection<A> {
             local,
             tls: None,
         };
-        let serving =
-            engine::serve(stream, info, self.socket.settings(), self.application.clone(), context.drained());
+        let (socket, application) = (&*self.socket, self.application.clone());
         // Boxed, so that the wrapper around it stays small and the future is not moved.
-        Box::pin(serving).await;
+        Box::pin(async {
+            let farewell = pin!(farewell(socket, socket.is_closed(), context.drained()));
+            engine::serve(stream, info, socket.settings(), application, farewell).await;
+        })
+        .await;
         drop(lease);
         Ok(())
     }
@@ -92,6 +98,22 @@ impl<A: Application> Actor for Connection<A> {
     async fn handle(&mut self, message: Self::Message, _: &Context) -> Result<(), Failure> {
         match message {}
     }
+}
+
+/// Completes when the connection has been asked to stop, or its listener is gone. One that begins when its listener is
+/// gone already still has its turn.
+async fn farewell(socket: &Socket, stays: bool, drained: impl Future<Output = ()>) {
+    let (mut closed, mut drained) = (pin!(socket.closed()), pin!(drained));
+    let mut registered = stays;
+    poll_fn(|cx| {
+        // All connections of a listener wait at one place, with a lock: they go there once, not at every poll.
+        let first = !std::mem::replace(&mut registered, true);
+        if first && closed.as_mut().poll(cx).is_ready() || !stays && socket.is_closed() {
+            return Poll::Ready(());
+        }
+        drained.as_mut().poll(cx)
+    })
+    .await;
 }
 
 fn is_same_user(stream: &Stream) -> bool {

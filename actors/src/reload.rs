@@ -36,7 +36,7 @@ pub enum Reload {
 pub struct Reloaded {
     /// Listeners that were opened.
     pub listeners_added: Vec<Arc<str>>,
-    /// Listeners that were closed; their connections go on.
+    /// Listeners that were closed; their connections finish what is in flight.
     pub listeners_removed: Vec<Arc<str>>,
     /// Listeners with other settings for the connections to come.
     pub listeners_changed: Vec<Arc<str>>,

@@ -89,7 +89,7 @@ mod tests {
     }
 
     fn address(socket: &Socket) -> Address {
-        Address::Tcp(socket.listener().local().unwrap())
+        Address::Tcp(socket.listener().unwrap().local().unwrap())
     }
 
     /// Clients that each wait for one byte; counts those that got it.
@@ -237,6 +237,7 @@ mod tests {
         listener.bind = Bind::Tcp { address: free, only_v6: false };
         let old = apply(&sockets, &[listener.clone()]).added.remove(0);
         let _client = Connector::connect(&address(&old)).await.unwrap();
+        let before = old.listener().unwrap();
         listener.name = "new".into();
         let changes = apply(&sockets, &[listener]);
         assert_eq!(
@@ -244,7 +245,7 @@ mod tests {
             (vec!["old".into()], vec!["new".into()])
         );
         let new = &changes.added[0];
-        assert!(Arc::ptr_eq(old.listener(), new.listener()));
+        assert!(Arc::ptr_eq(&before, &new.listener().unwrap()));
         new.accept().await.unwrap();
     }
 
@@ -252,7 +253,7 @@ mod tests {
     async fn one_bad_listener_leaves_everything_as_it_was() {
         let sockets = Sockets::default();
         let running = apply(&sockets, &[tcp("running")]).added.remove(0);
-        let taken = Bind::Tcp { address: running.listener().local().unwrap(), only_v6: false };
+        let taken = Bind::Tcp { address: running.listener().unwrap().local().unwrap(), only_v6: false };
         let bad = model::Listener { bind: taken, ..tcp("bad") };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("good.sock");
@@ -280,6 +281,19 @@ mod tests {
         socket.accept().await.unwrap();
         assert!(matches!(socket.accept().await, Err(AcceptError::Closed)));
         assert_eq!(socket.waiting().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_closed_socket_refuses_new_clients_while_its_connections_hold_it() {
+        let sockets = Sockets::default();
+        let socket = apply(&sockets, &[tcp("http")]).added.remove(0);
+        let to = address(&socket);
+        let _client = Connector::connect(&to).await.unwrap();
+        let ticket = socket.accept().await.unwrap();
+        let _connection = socket.take(ticket).unwrap();
+        socket.close();
+        assert!(matches!(socket.accept().await, Err(AcceptError::Closed)));
+        assert!(Connector::connect(&to).await.is_err());
     }
 
     #[tokio::test]

@@ -32,7 +32,7 @@ struct Plan {
 pub struct Changes {
     /// New sockets, which need an acceptor.
     pub added: Vec<Arc<Socket>>,
-    /// Sockets that are closed now; their connections go on.
+    /// Sockets that are closed now; whoever runs their connections lets them finish.
     pub removed: Vec<Arc<Socket>>,
     /// Sockets with other settings for the connections to come.
     pub changed: Vec<Arc<Socket>>,
@@ -108,12 +108,13 @@ impl Sockets {
                 errors.push(BindError { listener: name, address, error });
             };
             let own = running.iter().find(|socket| *socket.name() == listener.name && kept(socket));
-            let socket = match own {
-                Some(own) => Ok(own.listener().clone()),
-                None => match free.iter().position(|socket| can_succeed(&listener.bind, socket.bind())) {
-                    Some(place) => Ok(free.swap_remove(place).listener().clone()),
-                    None => net::Listener::bind(&listener.bind, BACKLOG).map(Arc::new),
-                },
+            let successor = || {
+                let place = free.iter().position(|socket| can_succeed(&listener.bind, socket.bind()))?;
+                free.swap_remove(place).listener()
+            };
+            let socket = match own.and_then(|own| own.listener()).or_else(successor) {
+                Some(socket) => Ok(socket),
+                None => net::Listener::bind(&listener.bind, BACKLOG).map(Arc::new),
             };
             let socket = socket.map_err(|error| fail(BindErrorKind::Bind(error)));
             let tls = certificates.load(listener).map_err(|error| fail(BindErrorKind::Tls(error)));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use futures_util::FutureExt;
 use playhouse_config::model::Bind;
 use tokio::sync::Notify;
@@ -23,7 +23,9 @@ pub struct Socket {
     name: Arc<str>,
     index: usize,
     bind: Bind,
-    listener: Arc<net::Listener>,
+    address: String,
+    // `None` once it is closed: connections hold this socket for long after, and must not keep the kernel queueing.
+    listener: ArcSwapOption<net::Listener>,
     /// Who may accept; each incarnation of the acceptor claims it.
     pub owner: Owner,
     settings: ArcSwap<Settings>,
@@ -77,7 +79,8 @@ impl Socket {
             name,
             index,
             bind,
-            listener,
+            address: listener.address().to_owned(),
+            listener: ArcSwapOption::new(Some(listener)),
             owner: Owner::default(),
             handoff: Handoff::default(),
             connections: Connections::new(settings.limits.connections),
@@ -100,21 +103,24 @@ impl Socket {
     /// See [`AcceptError`]; only `Closed` is final.
     pub async fn accept(&self) -> Result<TicketId, AcceptError> {
         self.room().await;
-        let accepted = if self.is_closed() {
-            // The clients that the kernel has already answered are not to be reset.
-            self.listener.accept().now_or_never().ok_or(AcceptError::Closed)?
-        } else {
-            tokio::select! {
-                biased;
-                accepted = self.listener.accept() => accepted,
-                () = self.closed() => self.listener.accept().now_or_never().ok_or(AcceptError::Closed)?,
-            }
+        let listener = self.listener.load_full().ok_or(AcceptError::Closed)?;
+        let accepted = tokio::select! {
+            biased;
+            accepted = listener.accept() => accepted,
+            () = self.closed() => match listener.accept().now_or_never() {
+                // The clients that the kernel has already answered are not to be reset.
+                Some(accepted) => accepted,
+                None => {
+                    self.listener.store(None);
+                    return Err(AcceptError::Closed);
+                }
+            },
         };
         // From here to the push there must be no await.
         match accepted {
             Ok((stream, peer)) => {
                 self.accepted.fetch_add(1, Ordering::Relaxed);
-                let local = self.listener.local_of(&stream);
+                let local = listener.local_of(&stream);
                 let lease = self.connections.lease();
                 Ok(self.handoff.push(Accepted { stream, peer, local, lease }))
             }
@@ -148,7 +154,8 @@ impl Socket {
         self.handoff.waiting(age)
     }
 
-    /// Stops accepting for good. What waits in the hand-off queue can still be taken.
+    /// Stops accepting for good: the next [`Socket::accept`] that finds the kernel's queue empty lets the socket go, so
+    /// that new clients are refused. What waits in the hand-off queue can still be taken.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.closing.notify_waiters();
@@ -187,12 +194,12 @@ impl Socket {
 
     /// Where it listens, a port 0 resolved; `unix:/path` for a Unix socket.
     pub fn address(&self) -> &str {
-        self.listener.address()
+        &self.address
     }
 
-    /// The socket itself.
-    pub fn listener(&self) -> &Arc<net::Listener> {
-        &self.listener
+    /// The socket itself; `None` once it is closed and everything that the kernel had ready has been accepted.
+    pub fn listener(&self) -> Option<Arc<net::Listener>> {
+        self.listener.load_full()
     }
 
     /// What a connection that begins now has to keep to.
