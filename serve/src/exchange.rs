@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::engine::{h1, h2};
 use crate::metrics::{RouteMetrics, ServerMetrics};
+use crate::tls::ListenerCertificates;
 use crate::{Outcome, RequestBody};
 
 /// One request: what the engine read, and what is noted about it on its way.
@@ -79,6 +80,16 @@ pub struct TlsInfo {
     pub version: &'static str,
     /// Whether h2 was chosen.
     pub alpn_h2: bool,
+    pub(crate) certificates: ListenerCertificates,
+}
+
+impl TlsInfo {
+    /// Whether the connection may carry requests for `host`: the client has asked for no name, for this one, or for one
+    /// that the same certificate answers to (RFC 9110 §7.4). What was agreed for one name is not used for another.
+    pub fn is_for(&self, host: &str) -> bool {
+        let asked = self.server_name.as_deref();
+        asked.is_none_or(|name| name.eq_ignore_ascii_case(host) || self.certificates.share(name, host))
+    }
 }
 
 /// A client's address. Displays as the IP address (IPv4-mapped ones as IPv4), or `unix`.

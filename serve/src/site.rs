@@ -107,6 +107,11 @@ impl Site {
         path.rewrite(exchange.request.uri_mut()).map_err(|_| Unrouted::TooLong)?;
         let uri = exchange.request.uri();
         let host = host::of_request(uri, exchange.request.headers()).map_err(|_| Unrouted::Malformed)?;
+        if let (Some(tls), Some(host)) = (&exchange.connection.tls, host.as_deref())
+            && !tls.is_for(host)
+        {
+            return Err(Unrouted::Misdirected);
+        }
         let router = self.router.load();
         match router.find(&exchange.connection.listener, host.as_deref(), path.decoded(uri)) {
             Some(route) => Ok((route.clone(), path)),
@@ -160,13 +165,6 @@ impl Application for Site {
         self.access_log.refused(connection, status);
     }
 
-    fn handshake_failed(&self, connection: &ConnectionInfo, reason: &str) {
-        if let Some(listener) = self.counters.load().listener(connection) {
-            listener.handshake_failed();
-        }
-        tracing::debug!(listener = %connection.listener, client = %connection.peer, reason, "a TLS handshake failed");
-    }
-
     fn panicked(&self, connection: &ConnectionInfo, message: &str) {
         if let Some(listener) = self.counters.load().listener(connection) {
             listener.panicked();
@@ -217,8 +215,7 @@ async fn answer(route: &Route, path: &NormalisedPath, exchange: &mut Exchange) -
     match &route.target {
         Target::Respond(respond) => respond.answer(),
         Target::Redirect(redirect) => redirect.answer(exchange.request.uri(), exchange.request.headers()),
-        // Boxed: it is by far the largest, and every request's future would be as large.
-        Target::Proxy(target) => Box::pin(proxy(target, exchange)).await,
+        Target::Proxy(target) => proxy(target, exchange).await,
         Target::Static(files) => files.answer(exchange, path).await,
         Target::Handler(handler) => handler.handle(exchange).await,
     }
@@ -237,6 +234,8 @@ enum Unrouted {
     Options,
     /// Its path or host is.
     Malformed,
+    /// The TLS connection was made for another host.
+    Misdirected,
     /// Its path is too long once normalised.
     TooLong,
     /// No route matches.
@@ -254,6 +253,7 @@ impl Unrouted {
                 response
             }
             Unrouted::Malformed => rejected(exchange, StatusCode::BAD_REQUEST),
+            Unrouted::Misdirected => rejected(exchange, StatusCode::MISDIRECTED_REQUEST),
             Unrouted::TooLong => rejected(exchange, StatusCode::URI_TOO_LONG),
             Unrouted::NotFound => respond::error(StatusCode::NOT_FOUND),
         }

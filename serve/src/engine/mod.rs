@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 use crate::net::Stream;
+use crate::tls::ListenerTls;
 use crate::{Application, ConnectionInfo};
 
 /// What a listener demands of its connections. Replaced as a whole by a reload; a connection keeps what it began with.
@@ -33,7 +34,7 @@ pub struct Settings {
     /// Offer HTTP/2.
     pub http2: bool,
     /// `None` is cleartext.
-    pub tls: Option<Arc<rustls::ServerConfig>>,
+    pub tls: Option<Arc<ListenerTls>>,
 }
 
 /// Serves one connection to its end: TLS where the listener has it, then HTTP/1.1 or HTTP/2 by ALPN, by prior knowledge

@@ -1,7 +1,5 @@
 //! The first bytes of a connection: the TLS handshake, or which version of HTTP is spoken in the clear.
 
-use std::sync::Arc;
-
 use bytes::BytesMut;
 use http::StatusCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -12,7 +10,8 @@ use tokio_rustls::server::TlsStream;
 use super::Settings;
 use super::rewind::Rewind;
 use crate::net::Stream;
-use crate::{Application, ConnectionInfo, Outcome, tls};
+use crate::tls::{self, ListenerTls};
+use crate::{Application, ConnectionInfo, Outcome};
 
 /// The first bytes that the client sends; `None` where it closes or sends nothing before the deadline. Until then the
 /// connection holds no buffer.
@@ -51,7 +50,7 @@ pub(super) async fn handshake<A: Application>(
     mut stream: Stream,
     prefix: BytesMut,
     deadline: Instant,
-    config: &Arc<rustls::ServerConfig>,
+    tls: &ListenerTls,
     info: &mut ConnectionInfo,
     application: &A,
 ) -> Option<TlsStream<Rewind<Stream>>> {
@@ -71,10 +70,10 @@ pub(super) async fn handshake<A: Application>(
         let _ = timeout(LINGER, rest).await;
         return None;
     }
-    let handshake = TlsAcceptor::from(config.clone()).accept(Rewind::new(stream, prefix));
+    let handshake = TlsAcceptor::from(tls.config.clone()).accept(Rewind::new(stream, prefix));
     match timeout_at(deadline, handshake).await {
         Ok(Ok(stream)) => {
-            info.tls = Some(tls::info(stream.get_ref().1));
+            info.tls = Some(tls::info(tls, stream.get_ref().1));
             Some(stream)
         }
         Ok(Err(error)) => {

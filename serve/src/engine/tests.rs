@@ -31,7 +31,7 @@ fn application() -> Arc<TestApplication> {
     })
 }
 
-fn settings(tls: Option<Arc<rustls::ServerConfig>>) -> Settings {
+fn settings(tls: Option<Arc<crate::tls::ListenerTls>>) -> Settings {
     Settings { limits: Limits::default(), timeouts: ClientTimeouts::default(), http2: true, tls }
 }
 

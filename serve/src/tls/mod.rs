@@ -8,13 +8,51 @@ mod validity;
 pub use pair::TlsError;
 pub use table::{Certificates, Event};
 
+use std::ops::Deref;
 use std::sync::Arc;
+
+use names::Resolver;
 
 use crate::exchange::TlsInfo;
 
+/// The TLS of one listener. Stays the same while its certificates change behind it.
+#[derive(Debug)]
+pub struct ListenerTls {
+    pub(crate) config: Arc<rustls::ServerConfig>,
+    resolver: Arc<Resolver>,
+}
+
+impl Deref for ListenerTls {
+    type Target = rustls::ServerConfig;
+
+    fn deref(&self) -> &Self::Target {
+        &self.config
+    }
+}
+
+/// The certificates of the listener that a connection came by.
+#[derive(Clone, Debug)]
+pub(crate) struct ListenerCertificates(Arc<Resolver>);
+
+impl ListenerCertificates {
+    /// Whether one certificate answers to both names.
+    pub(crate) fn share(&self, one: &str, other: &str) -> bool {
+        self.0.share(one, other)
+    }
+}
+
+impl PartialEq for ListenerCertificates {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for ListenerCertificates {}
+
 /// What a finished handshake has settled.
-pub(crate) fn info(connection: &rustls::ServerConnection) -> TlsInfo {
+pub(crate) fn info(tls: &ListenerTls, connection: &rustls::ServerConnection) -> TlsInfo {
     TlsInfo {
+        certificates: ListenerCertificates(tls.resolver.clone()),
         server_name: connection.server_name().map(Arc::from),
         version: match connection.protocol_version() {
             Some(rustls::ProtocolVersion::TLSv1_2) => "TLSv1.2",

@@ -17,15 +17,27 @@ pub(super) struct Resolver(ArcSwap<Names>);
 /// The certificates of one listener by the names in them.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    exact: HashMap<Box<str>, Vec<Arc<CertifiedKey>>>,
+    exact: HashMap<Box<str>, Certified>,
     /// By what follows the `*`: `.example.org`.
-    wildcard: HashMap<Box<str>, Vec<Arc<CertifiedKey>>>,
-    default: Vec<Arc<CertifiedKey>>,
+    wildcard: HashMap<Box<str>, Certified>,
+    default: Certified,
 }
+
+/// In the order of the site file.
+type Certified = Vec<Arc<CertifiedKey>>;
 
 impl Resolver {
     pub(super) fn publish(&self, names: Names) {
         self.0.store(Arc::new(names));
+    }
+}
+
+impl Resolver {
+    /// Whether one certificate answers to both names.
+    pub(super) fn share(&self, one: &str, other: &str) -> bool {
+        let names = self.0.load();
+        let others: Vec<_> = names.of(other).collect();
+        names.of(one).any(|certified| others.iter().any(|other| Arc::ptr_eq(certified, other)))
     }
 }
 
@@ -58,12 +70,7 @@ impl Names {
     /// Exact name, then the wildcard over its first label (RFC 6125 §6.4.3), then the default; among the certificates of
     /// a name the first that can sign what the client can verify.
     fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        let named = name.map(|name| {
-            let name = name.trim_end_matches('.').to_ascii_lowercase();
-            let wildcard = name.find('.').and_then(|dot| self.wildcard.get(&name[dot..]));
-            (self.exact.get(&*name), wildcard)
-        });
-        let (exact, wildcard) = named.unwrap_or_default();
+        let (exact, wildcard) = name.map(|name| self.named(name)).unwrap_or_default();
         let candidates = exact.into_iter().chain(wildcard).chain([&self.default]);
         let mut first = None;
         for certified in candidates.flatten() {
@@ -73,6 +80,18 @@ impl Names {
             first = first.or(Some(certified));
         }
         first.cloned()
+    }
+
+    /// The certificates that a client may get who asks for this name.
+    fn of(&self, name: &str) -> impl Iterator<Item = &Arc<CertifiedKey>> {
+        let (exact, wildcard) = self.named(name);
+        exact.or(wildcard).unwrap_or(&self.default).iter()
+    }
+
+    fn named(&self, name: &str) -> (Option<&Certified>, Option<&Certified>) {
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        let wildcard = name.find('.').and_then(|dot| self.wildcard.get(&name[dot..]));
+        (self.exact.get(&*name), wildcard)
     }
 }
 
@@ -112,6 +131,24 @@ mod tests {
         assert_eq!(chosen(Some("z.y.b.example")), 0);
         assert_eq!(chosen(Some("other")), 0);
         assert_eq!(chosen(None), 0);
+    }
+
+    #[test]
+    fn names_of_one_certificate_share_a_connection_and_others_do_not() {
+        let files = Files::default();
+        let pairs = pairs(&files, &[&["a.example"], &["*.b.example", "b.example"], &["x.b.example"]]);
+        let resolver = Resolver::default();
+        resolver.publish(Names::new(&pairs));
+        for (one, other) in
+            [("b.example", "Y.b.example."), ("y.b.example", "z.b.example"), ("a.example", "other")]
+        {
+            assert!(resolver.share(one, other) && resolver.share(other, one), "{one} {other}");
+        }
+        for (one, other) in
+            [("a.example", "b.example"), ("x.b.example", "y.b.example"), ("other", "b.example")]
+        {
+            assert!(!resolver.share(one, other) && !resolver.share(other, one), "{one} {other}");
+        }
     }
 
     #[test]

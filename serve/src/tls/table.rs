@@ -13,7 +13,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 
 use super::names::{Names, Resolver};
 use super::pair::{Pair, Stamp, TlsError};
-use super::{ALPN_H2, ALPN_HTTP1};
+use super::{ALPN_H2, ALPN_HTTP1, ListenerTls};
 use crate::epoch::{Epoch, Owner, Stale};
 
 /// The certificates of all listeners. A configuration stays the same while its certificates change behind it.
@@ -41,8 +41,7 @@ struct Listener {
     name: Arc<str>,
     certificates: Vec<model::Certificate>,
     http2: bool,
-    config: Weak<ServerConfig>,
-    resolver: Weak<Resolver>,
+    tls: Weak<ListenerTls>,
 }
 
 /// What became of changed files.
@@ -70,7 +69,7 @@ impl Certificates {
     ///
     /// # Errors
     /// A certificate that was never read cannot be. One that is in use is kept when its files have broken since.
-    pub fn load(&self, listener: &model::Listener) -> Result<Option<Arc<ServerConfig>>, TlsError> {
+    pub fn load(&self, listener: &model::Listener) -> Result<Option<Arc<ListenerTls>>, TlsError> {
         if listener.tls.is_empty() {
             return Ok(None);
         }
@@ -85,20 +84,20 @@ impl Certificates {
                 state.pairs.insert(files.clone(), Loaded { pair, stamp });
             }
         }
-        if let Some(config) = state.config(listener) {
-            return Ok(Some(config));
+        if let Some(tls) = state.tls(listener) {
+            return Ok(Some(tls));
         }
         let resolver = Arc::new(Resolver::default());
         resolver.publish(state.names(&listener.tls));
         let config = Arc::new(self.configuration(resolver.clone(), listener.http2)?);
+        let tls = Arc::new(ListenerTls { config, resolver });
         state.listeners.push(Listener {
             name: listener.name.clone(),
             certificates: listener.tls.clone(),
             http2: listener.http2,
-            config: Arc::downgrade(&config),
-            resolver: Arc::downgrade(&resolver),
+            tls: Arc::downgrade(&tls),
         });
-        Ok(Some(config))
+        Ok(Some(tls))
     }
 
     /// Takes the table over: the next [`Certificates::refresh`] must come with this epoch.
@@ -186,13 +185,13 @@ impl fmt::Debug for Certificates {
 }
 
 impl State {
-    fn config(&self, wanted: &model::Listener) -> Option<Arc<ServerConfig>> {
+    fn tls(&self, wanted: &model::Listener) -> Option<Arc<ListenerTls>> {
         let same = |listener: &&Listener| {
             listener.name == wanted.name
                 && listener.certificates == wanted.tls
                 && listener.http2 == wanted.http2
         };
-        self.listeners.iter().filter(same).find_map(|listener| listener.config.upgrade())
+        self.listeners.iter().filter(same).find_map(|listener| listener.tls.upgrade())
     }
 
     fn names(&self, certificates: &[model::Certificate]) -> Names {
@@ -206,15 +205,15 @@ impl State {
 
     fn publish(&self) {
         for listener in &self.listeners {
-            if let Some(resolver) = listener.resolver.upgrade() {
-                resolver.publish(self.names(&listener.certificates));
+            if let Some(tls) = listener.tls.upgrade() {
+                tls.resolver.publish(self.names(&listener.certificates));
             }
         }
     }
 
     /// Forgets configurations that nobody holds, and pairs that no configuration needs.
     fn prune(&mut self) {
-        self.listeners.retain(|listener| listener.config.strong_count() > 0);
+        self.listeners.retain(|listener| listener.tls.strong_count() > 0);
         let listeners = &self.listeners;
         self.pairs.retain(|files, _| listeners.iter().any(|listener| listener.certificates.contains(files)));
     }
