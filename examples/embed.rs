@@ -56,8 +56,8 @@ impl Actor for Host {
             return Ok(());
         }
         println!("host: Playhouse has ended ({cause}); starting it again");
-        state.playhouse = state.instance.spawn(Some(me.get_cell())).await?;
         state.restarts.fetch_add(1, Ordering::Relaxed);
+        state.playhouse = state.instance.spawn(Some(me.get_cell())).await?;
         Ok(())
     }
 }
@@ -120,7 +120,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for (round, fault) in [Fault::Kill, Fault::Panic].into_iter().enumerate() {
         instance.tree().kill("instance-1", fault)?;
         instance.tree().root().until(|root| root.restarts() == round as u64 + 1).await;
-        // The socket has outlived every actor: a client that comes early waits in the kernel's queue.
+        // The socket has outlived every actor, so a client may come at any time; one that was accepted before the new
+        // incarnation has ended what was left of the old one would be lost with it.
+        while !instance.is_ready() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         println!("client, after {fault}: {}", get(&address, "/again").await?);
     }
 

@@ -87,7 +87,8 @@ fn node_streams_in_both_directions() {
             curl([option, &site.url("http", "/no-length")]).expect(200).text(),
             "until the end of the connection"
         );
-        assert_ne!(curl([option, &site.url("http", "/broken")]).exit, 0);
+        let broken = curl([option, &site.url("http", "/broken")]);
+        assert!(broken.exit != 0 || broken.status == 502, "{broken:?}");
     }
 }
 
@@ -131,7 +132,9 @@ fn node_decides_about_100_continue() {
             upload.to_str().unwrap(),
             &site.url("http", "/refuse"),
         ]);
-        assert_eq!((refused.status, refused.text().as_str()), (403, "refused\n"), "{refused:?}");
+        // curl 7.88 loses an answer over HTTP/2 that comes before it has sent everything, and sees only the reset.
+        let lost = refused.exit == 92 && option != "--http1.1";
+        assert!(lost || (refused.status, refused.text().as_str()) == (403, "refused\n"), "{refused:?}");
     }
 }
 
@@ -190,9 +193,10 @@ fn django_under_gunicorn_serves_forms_sessions_and_uploads() {
         let form = curl([option, "-b", jar, "-c", jar, &site.url("http", "/form/")]).expect(200).text();
         let token = form.split("value=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a token");
         let fields = format!("csrfmiddlewaretoken={token}&name=Ada%20%26%20Bob");
-        let posted =
-            curl([option, "-L", "-b", jar, "-c", jar, "--data", &fields, &site.url("http", "/form/")]);
-        assert_eq!(posted.expect(200).text(), "hello, Ada & Bob\n");
+        let posted = curl([option, "-b", jar, "-c", jar, "--data", &fields, &site.url("http", "/form/")]);
+        assert_eq!(posted.expect(302).header("location"), "/greeting/");
+        let greeting = curl([option, "-b", jar, &site.url("http", "/greeting/")]).expect(200);
+        assert_eq!(greeting.text(), "hello, Ada & Bob\n");
         curl([option, "--data", "name=x", &site.url("http", "/form/")]).expect(403);
 
         let file = format!("file=@{}", upload.display());

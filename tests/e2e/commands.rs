@@ -218,7 +218,8 @@ fn a_second_run_on_the_same_state_directory_says_who_has_it() {
 
 #[test]
 fn a_site_starts_again_after_it_was_killed_without_warning() {
-    let site = site().listener("edge", r#"(bind: "unix:edge.sock")"#);
+    let site =
+        site().listener("http", r#"(bind: "127.0.0.1:0")"#).listener("edge", r#"(bind: "unix:edge.sock")"#);
     let mut first = Process::start("playhouse", &mut site.command());
     let admin = Admin::new(site.path("state/admin.sock"));
     eventually("it is ready", || admin.ready());

@@ -73,16 +73,16 @@ fn what_outlasts_the_drain_is_cut() {
 }
 
 #[test]
-fn a_second_signal_ends_a_drain_at_once() {
+fn a_second_interrupt_ends_a_drain_at_once() {
     let (mut site, upstream, _go) = slow("1h");
     let mut busy = site.wire();
     busy.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
     eventually("the slow request is under way", || upstream.requests().len() == 1);
     let address = site.address("http");
-    site.stop();
+    site.process.signal(Signal::INT);
     eventually("new connections are refused", || Wire::try_connect(address).is_err());
-    site.stop();
-    site.process.wait();
+    site.process.signal(Signal::INT);
+    assert_eq!(site.process.wait().code(), Some(130));
 }
 
 #[test]

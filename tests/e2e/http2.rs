@@ -1,7 +1,5 @@
 //! HTTP/2 from real clients, and frames that no real client sends.
 
-use std::time::Duration;
-
 use crate::harness::{H2load, PATIENCE, Running, Scripted, Site, Wire, eventually, pattern};
 
 fn site() -> Running {
@@ -49,16 +47,6 @@ fn h2load_posts_through_a_proxy() {
 }
 
 #[test]
-fn a_connection_without_the_preface_settings_is_ended() {
-    let site = site();
-    let mut wire = http2(&site);
-    // HEADERS in place of SETTINGS.
-    wire.send(frame(1, 5, 1, b"\x82\x84\x86"));
-    ends(wire);
-    serves(&site);
-}
-
-#[test]
 fn a_frame_beyond_the_size_limit_ends_the_connection() {
     let site = site();
     let mut wire = greeted(&site);
@@ -89,42 +77,66 @@ fn streams_that_are_opened_and_reset_at_once_end_the_connection() {
     let site = site();
     let mut wire = greeted(&site);
     // Rapid reset (CVE-2023-44487).
-    let mut refused = false;
-    for number in 0..200_000_u32 {
+    for number in 0..100_000_u32 {
         let stream = 2 * number + 1;
         let mut both = frame(1, 5, stream, HEADERS);
         both.extend(frame(3, 0, stream, &8_u32.to_be_bytes()));
         if wire.try_send(both).is_err() {
-            refused = true;
             break;
         }
     }
-    assert!(refused, "200,000 streams were opened and reset");
+    ends(wire);
     serves(&site);
     let ledger = site.admin.settled_ledger();
-    assert!(ledger.accepted < 200_000, "{ledger:?}");
+    assert!(ledger.accepted < 20_000, "{ledger:?}");
 }
 
 #[test]
 fn floods_of_frames_that_bring_nothing_end_the_connection() {
-    let floods: [(&str, Vec<u8>); 4] = [
+    let floods: [(&str, Vec<u8>); 5] = [
         ("PING", frame(6, 0, 0, &[0; 8])),
         ("SETTINGS", frame(4, 0, 0, &[])),
         ("PRIORITY", frame(2, 0, 1, &[0, 0, 0, 3, 1])),
+        ("WINDOW_UPDATE", frame(8, 0, 0, &[0, 0, 0, 1])),
         ("unknown frames", frame(0x42, 0, 0, &[])),
     ];
     for (what, flood) in floods {
         let site = site();
+        let before = site.process.resident();
         let mut wire = greeted(&site);
-        wire.patience(Duration::from_secs(5));
         let piece: Vec<u8> = flood.iter().copied().cycle().take(flood.len() * 1000).collect();
-        // Never reads, so that answers pile up if they may.
-        let ended = (0..2_000).any(|_| wire.try_send(&piece).is_err());
-        let grown = site.process.resident() >> 20;
-        assert!(ended, "two million {what} were taken");
-        assert!(grown < 200, "{what}: {grown} MiB");
+        // Does not read, so that answers pile up if they may.
+        for _ in 0..1000 {
+            if wire.try_send(&piece).is_err() {
+                break;
+            }
+        }
+        let grown = site.process.resident().saturating_sub(before) >> 20;
+        assert!(grown < 32, "{what}: {grown} MiB");
+        ends(wire);
         serves(&site);
     }
+}
+
+#[test]
+fn an_early_answer_is_whole_and_then_the_upload_is_stopped_without_an_error() {
+    let site = Site::new()
+        .listener("http", r#"(bind: "127.0.0.1:0", limits: (body_bytes: "100KiB"))"#)
+        .route(r#"(path: "/", to: Respond(status: 200, body: "enough\n"))"#)
+        .start();
+    let mut wire = greeted(&site);
+    // POST without END_STREAM, and some of its content.
+    wire.send(frame(1, 4, 1, b"\x83\x86\x84\x41\x01x"));
+    wire.send(frame(0, 0, 1, &[b'x'; 1000]));
+    let (_, data) = next_frame(&mut wire, "the answer", |kind, _, _| kind == 0);
+    assert_eq!(data, b"enough\n");
+    // RFC 9113 §8.1: RST_STREAM with NO_ERROR.
+    let (_, code) = next_frame(&mut wire, "RST_STREAM", |kind, _, _| kind == 3);
+    assert_eq!(code, [0; 4]);
+    // The connection goes on.
+    wire.send(frame(1, 5, 3, HEADERS));
+    let (_, data) = next_frame(&mut wire, "the next answer", |kind, _, _| kind == 0);
+    assert_eq!(data, b"enough\n");
 }
 
 #[test]

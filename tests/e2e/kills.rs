@@ -106,6 +106,26 @@ fn a_killed_connection_loses_itself_only() {
     }
 }
 
+#[test]
+fn a_shard_that_stalls_is_told_of_and_holds_nobody_up() {
+    let stage = Stage::new();
+    let before = stage.site.admin.settled_ledger();
+    let load = stage.load();
+    moves(&load, 50);
+    let stalled_at = load.elapsed();
+    stage.site.admin.kill("instance-1/connections/shard-0", "stall=5s");
+    block_on(load.recovery(stalled_at, PATIENCE)).expect("new connections are served by the other shards");
+    eventually("an event tells of it", || {
+        let status = stage.site.admin.status();
+        let events = status["events"].as_array().expect("events").clone();
+        events.iter().any(|e| e["kind"] == "stalled" && e["path"] == "instance-1/connections/shard-0")
+    });
+    moves(&load, 200);
+    let report = stop(load);
+    assert!(report.is_clean(), "{report}");
+    balances(&stage.site, before, &report, "stall=5s");
+}
+
 /// One row of the table.
 struct Row<'a> {
     paths: &'a [&'a str],
@@ -161,7 +181,8 @@ impl<'a> Row<'a> {
             let kills = self.kill_again_and_again(&stage, &load, how);
             let report = stop(load);
             only_connections_were_lost(&report, how);
-            let most = kills * IN_FLIGHT;
+            // Who only stalls is served without: connections do their own work.
+            let most = if how.starts_with("stall") { 0 } else { kills * IN_FLIGHT };
             assert!(
                 report.counts.failed() <= most,
                 "{:?} {how}: more than {most} lost\n{report}",
@@ -169,7 +190,6 @@ impl<'a> Row<'a> {
             );
             balances(&stage.site, before, &report, how);
         }
-        self.one_that_stalls_is_replaced(&stage);
         let (wrk, h2load) = self.kill_under_other_peoples_load(&stage);
         assert_eq!((wrk.connect, wrk.timeout, wrk.refused), (0, 0, 0), "{:?}: {wrk:?}", self.paths);
         assert_eq!(h2load.timeout, 0, "{:?}: {h2load:?}", self.paths);
@@ -224,7 +244,7 @@ impl<'a> Row<'a> {
     /// An actor that stalls for longer than its deadline has a next incarnation.
     fn one_that_stalls_is_replaced(&self, stage: &Stage) {
         for path in self.paths {
-            stage.site.admin.kill_and_see_it_back(path, "stall=1h");
+            stage.site.admin.kill_and_see_it_back(path, "stall=600s");
         }
     }
 

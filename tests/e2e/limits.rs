@@ -66,7 +66,11 @@ fn a_body_over_the_limit_is_refused_over_http2_too() {
         curl(["--http2-prior-knowledge", "--data-binary", &data, &site.url("http", "/")])
     };
     send("small").expect(200);
-    assert_eq!(send("large").status, 413);
+    // curl 7.88 loses an answer that comes before it has sent everything, so that it may see only the reset.
+    let large = send("large");
+    assert!(large.status == 413 || large.exit == 92, "{large:?}");
+    let ledger = site.admin.settled_ledger();
+    assert_eq!((ledger.answered, ledger.rejected), (1, 1), "{ledger:?}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod apps;
 mod commands;
 mod deadlines;
 mod drain;
+mod embedding;
 mod files;
 mod forwarding;
 mod http2;

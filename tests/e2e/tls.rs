@@ -103,7 +103,11 @@ fn a_host_that_the_certificate_does_not_name_is_misdirected() {
 fn cleartext_on_a_tls_port_and_a_broken_handshake_end_the_connection() {
     let secure = Secure::start();
     let address = secure.site.address("https");
-    for garbage in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0x16, 3, 1, 0, 5, 1, 2, 3, 4, 5], &[0; 64]] {
+    let mut plain = Wire::connect(address);
+    plain.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(plain.response().status, 400, "a person who has forgotten the s is told so");
+    plain.expect_closed();
+    for garbage in [&[0x16, 3, 1, 0, 5, 1, 2, 3, 4, 5][..], &[0; 64]] {
         let mut wire = Wire::connect(address);
         wire.send(garbage);
         wire.finish();

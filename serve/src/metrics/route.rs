@@ -81,7 +81,6 @@ impl Requests {
 pub struct ListenerMetrics {
     refused: [Counter; CLASSES.len()],
     panics: Counter,
-    handshake_failures: Counter,
 }
 
 impl ListenerMetrics {
@@ -95,11 +94,6 @@ impl ListenerMetrics {
         self.panics.add(1);
     }
 
-    /// Counts a TLS handshake that failed or was too slow.
-    pub fn handshake_failed(&self) {
-        self.handshake_failures.add(1);
-    }
-
     pub(super) fn render(&self, page: &mut Page, listener: &str) {
         for (counter, status) in self.refused.iter().zip(CLASSES) {
             // The same rule as for routes: 4xx is what a refusal usually is.
@@ -108,7 +102,6 @@ impl ListenerMetrics {
             }
         }
         page.sample("playhouse_panics_total", &[listener], self.panics.value());
-        page.sample("playhouse_handshake_failures_total", &[listener], self.handshake_failures.value());
     }
 }
 

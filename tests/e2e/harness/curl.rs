@@ -79,7 +79,7 @@ where
             "--max-time",
             "60",
             "-w",
-            "%{http_code} %{http_version} %{num_connects}",
+            "%{http_code} %{http_version} %{num_connects}\n",
         ])
         .arg("-D")
         .arg(&head)

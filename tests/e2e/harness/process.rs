@@ -4,11 +4,12 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
-use super::wait::{PATIENCE, eventually_some};
+use super::wait::{PATIENCE, eventually, eventually_some};
 
 /// A running child process.
 pub struct Process {
@@ -16,6 +17,7 @@ pub struct Process {
     child: Child,
     stdout: Lines,
     stderr: Lines,
+    readers: [JoinHandle<()>; 2],
 }
 
 impl Process {
@@ -28,9 +30,9 @@ impl Process {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("{name} does not start: {error} ({command:?})"));
-        let stdout = Lines::follow(child.stdout.take().expect("stdout is piped"));
-        let stderr = Lines::follow(child.stderr.take().expect("stderr is piped"));
-        Process { name: name.to_owned(), child, stdout, stderr }
+        let (stdout, out) = Lines::follow(child.stdout.take().expect("stdout is piped"));
+        let (stderr, err) = Lines::follow(child.stderr.take().expect("stderr is piped"));
+        Process { name: name.to_owned(), child, stdout, stderr, readers: [out, err] }
     }
 
     pub fn pid(&self) -> Pid {
@@ -47,14 +49,14 @@ impl Process {
         self.child.try_wait().expect("our own child can be waited for")
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until it ends by itself, and all that it has said has been read.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
-        let name = self.name.clone();
-        match self.wait_within(PATIENCE) {
-            Some(status) => status,
-            None => panic!("{name} has not ended within {PATIENCE:?}\n{}", self.output()),
-        }
+        let Some(status) = self.wait_within(PATIENCE) else {
+            panic!("{} has not ended within {PATIENCE:?}\n{}", self.name, self.output());
+        };
+        eventually("its output has been read", || self.readers.iter().all(JoinHandle::is_finished));
+        status
     }
 
     /// Kills it (SIGKILL) and reaps it.
@@ -136,10 +138,10 @@ impl Drop for Process {
 struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Lines {
-    fn follow(stream: impl Read + Send + 'static) -> Self {
+    fn follow(stream: impl Read + Send + 'static) -> (Self, JoinHandle<()>) {
         let lines = Lines::default();
         let kept = lines.clone();
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut reader = BufReader::new(stream);
             let mut line = Vec::new();
             while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
@@ -148,7 +150,7 @@ impl Lines {
                 line.clear();
             }
         });
-        lines
+        (lines, reader)
     }
 
     fn find<T>(&self, pick: impl Fn(&str) -> Option<T>) -> Option<T> {
