@@ -16,6 +16,7 @@ mod drain;
 mod embedding;
 mod files;
 mod forwarding;
+mod framing;
 mod http2;
 mod kills;
 mod limits;

@@ -85,8 +85,8 @@ impl UpstreamBody {
                     return Poll::Ready(Some(Err(BodyError::Upstream(cut.cause))));
                 }
             }
-            // Who knows the length does not ask again after the last byte.
-            if self.decoder.is_end() && self.trailers.is_none() {
+            // Who knows the length does not ask again after the last byte, and nobody does after the trailers.
+            if self.decoder.is_end() {
                 self.end();
             }
         }

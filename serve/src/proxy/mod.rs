@@ -239,13 +239,21 @@ impl Call<'_> {
                 wire.end();
                 data.map_or(Body::Empty, Body::Bytes)
             }
-            Ok(Gathered { data, trailers, .. }) => Body::Upstream(Box::new(UpstreamBody {
-                ready: data,
-                trailers,
-                decoder,
-                wire: Some(wire),
-                trailers_wanted,
-            })),
+            Ok(Gathered { data, trailers, ended }) => {
+                let wire = if ended {
+                    wire.end();
+                    None
+                } else {
+                    Some(wire)
+                };
+                Body::Upstream(Box::new(UpstreamBody {
+                    ready: data,
+                    trailers,
+                    decoder,
+                    wire,
+                    trailers_wanted,
+                }))
+            }
             // Nothing of the answer has gone out yet, so that it need not be cut.
             Err(cut) => {
                 wire.failed(cut.failure);

@@ -67,11 +67,32 @@ async fn an_answer_that_comes_at_once_has_no_length_where_trailers_follow_it() {
         let target = target(&settings(&[&backend]));
         let text = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nx-sum: 7\r\n\r\n";
         let mut exchange = request(Method::GET, &[("te", te)], RequestBody::Empty);
-        let (response, _) = join(proxy(&target, &mut exchange), backend.answer(text)).await;
+        let (response, (_, _peered)) = join(proxy(&target, &mut exchange), backend.answer(text)).await;
         // A length would take the place from the trailers on HTTP/1.1.
         assert_eq!(http_body::Body::size_hint(response.body()).exact(), length, "{te}");
         let answer = read(response).await;
         assert_eq!((answer.content, answer.trailers.is_some()), (b"abc".to_vec(), length.is_none()), "{te}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_is_kept_without_being_asked_for_more_behind_the_trailers() {
+    let pieces: [&[&str]; 2] = [
+        &["HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nx-sum: 7\r\n\r\n"],
+        &["HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", "3\r\nabc\r\n0\r\nx-sum: 7\r\n\r\n"],
+    ];
+    for pieces in pieces {
+        let backend = Backend::new();
+        let target = target(&settings(&[&backend]));
+        let mut exchange = request(Method::GET, &[("te", "trailers")], RequestBody::Empty);
+        let (response, (_, mut peered)) =
+            join(proxy(&target, &mut exchange), backend.answer(pieces[0])).await;
+        let mut body = response.into_body();
+        for piece in &pieces[1..] {
+            peered.send(piece).await;
+        }
+        while !next(&mut body).await.unwrap().unwrap().is_trailers() {}
+        assert_eq!(target.upstream().status().servers[0].idle, 1, "{pieces:?}");
     }
 }
 
