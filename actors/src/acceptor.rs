@@ -155,6 +155,6 @@ const TICK: Duration = Duration::from_millis(100);
 const OVERDUE: Duration = Duration::from_millis(50);
 /// How soon it looks again for a shard when there was none.
 const RETRY: Duration = Duration::from_millis(5);
-const STALL: Duration = Duration::from_secs(1);
+const STALL: Duration = Duration::from_secs(2);
 const MIN_BACKOFF: Duration = Duration::from_millis(5);
 const MAX_BACKOFF: Duration = Duration::from_millis(500);

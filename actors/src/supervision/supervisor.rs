@@ -260,17 +260,29 @@ impl Supervisor {
     fn monitor(&self, context: &Context) -> AbortOnDrop {
         let context = context.clone();
         let task = tokio::spawn(async move {
+            let mut suspects = Vec::new();
             loop {
                 let children = context.seat().children();
                 let shortest = children.iter().filter_map(|child| child.stall_after()).min();
-                tokio::time::sleep(shortest.map_or(IDLE_MONITOR, |limit| limit / 4).max(FASTEST_MONITOR))
-                    .await;
-                for child in children {
-                    if let (Some(_), Some(occupant)) = (child.stalled(), child.occupant()) {
-                        let stalled = Command::Stalled(child.name().to_owned(), occupant.get_id());
-                        context.send::<Self>(stalled);
-                    }
+                let wait = shortest.map_or(IDLE_MONITOR, |limit| limit / 4).max(FASTEST_MONITOR);
+                let due = Instant::now() + wait;
+                tokio::time::sleep_until(due).await;
+                // When we ourselves come late, the machine is short of time, and the children have had none either.
+                if due.elapsed() > wait / 2 {
+                    suspects.clear();
+                    continue;
                 }
+                // Seen twice, so that one who was about to be polled gets the chance.
+                let mut seen = Vec::new();
+                for child in children {
+                    let (Some(_), Some(occupant)) = (child.stalled(), child.occupant()) else { continue };
+                    let id = occupant.get_id();
+                    if suspects.contains(&id) {
+                        context.send::<Self>(Command::Stalled(child.name().to_owned(), id));
+                    }
+                    seen.push(id);
+                }
+                suspects = seen;
             }
         });
         AbortOnDrop(task.abort_handle())

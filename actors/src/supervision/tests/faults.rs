@@ -49,7 +49,7 @@ async fn a_stalled_child_is_replaced_at_its_deadline_and_a_busy_one_is_not() {
     tree.kill("root/unwatched", Fault::Stall(Duration::from_secs(10))).unwrap();
     let watched = seat(&tree, "root/watched");
     watched.until(|watched| watched.epoch() == 2).await;
-    assert!((2000..3000).contains(&before.elapsed().as_millis()), "{:?}", before.elapsed());
+    assert!((2000..=3001).contains(&before.elapsed().as_millis()), "{:?}", before.elapsed());
     assert!(watched.last_cause().unwrap().contains("no progress"), "{:?}", watched.last_cause());
     tokio::time::sleep(Duration::from_secs(20)).await;
     assert_eq!(seat(&tree, "root/idle").epoch(), 1, "idle is not stalled");
