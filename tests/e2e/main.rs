@@ -17,6 +17,7 @@ mod embedding;
 mod files;
 mod forwarding;
 mod http2;
+mod http2_conformance;
 mod kills;
 mod limits;
 mod listeners;
