@@ -18,6 +18,7 @@ mod files;
 mod forwarding;
 mod framing;
 mod http2;
+mod http2_conformance;
 mod kills;
 mod limits;
 mod listeners;

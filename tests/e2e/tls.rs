@@ -91,6 +91,21 @@ fn tls_1_2_and_1_3_are_spoken_with_both_kinds_of_key_and_nothing_older() {
 }
 
 #[test]
+fn a_client_that_offers_only_http_1_0_is_served_and_one_that_offers_nothing_of_ours_is_refused() {
+    let secure = Secure::start();
+    let answer = secure.curl("default.test", &["--http1.0"]).expect(200);
+    assert_eq!(answer.text(), "hello\n");
+    let name = rustls::pki_types::ServerName::try_from("default.test").unwrap();
+    let session = rustls::ClientConnection::new(secure.authority.client(&[b"spdy/3"]), name).unwrap();
+    let stream = TcpStream::connect(secure.site.address("https")).unwrap();
+    let mut wire = Wire::over(rustls::StreamOwned::new(session, stream));
+    let refused =
+        wire.try_send("GET / HTTP/1.1\r\nHost: default.test\r\n\r\n").and_then(|()| wire.fill().map(|_| ()));
+    // RFC 7301 §3.2
+    assert!(refused.unwrap_err().to_string().contains("NoApplicationProtocol"));
+}
+
+#[test]
 fn a_host_that_the_certificate_does_not_name_is_misdirected() {
     let secure = Secure::start();
     for option in ["--http1.1", "--http2"] {

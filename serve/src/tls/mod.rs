@@ -64,6 +64,8 @@ pub(crate) fn info(tls: &ListenerTls, connection: &rustls::ServerConnection) -> 
 
 const ALPN_H2: &[u8] = b"h2";
 const ALPN_HTTP1: &[u8] = b"http/1.1";
+/// Some clients offer nothing else.
+const ALPN_HTTP1_0: &[u8] = b"http/1.0";
 
 #[cfg(test)]
 pub(crate) use table::tests as testing;

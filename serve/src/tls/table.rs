@@ -13,7 +13,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 
 use super::names::{Names, Resolver};
 use super::pair::{Pair, Stamp, TlsError};
-use super::{ALPN_H2, ALPN_HTTP1, ListenerTls};
+use super::{ALPN_H2, ALPN_HTTP1, ALPN_HTTP1_0, ListenerTls};
 use crate::epoch::{Epoch, Owner, Stale};
 
 /// The certificates of all listeners. A configuration stays the same while its certificates change behind it.
@@ -158,14 +158,18 @@ impl Certificates {
             .map_err(TlsError::Configuration)?
             .with_no_client_auth()
             .with_cert_resolver(resolver);
-        config.alpn_protocols =
-            if http2 { vec![ALPN_H2.to_vec(), ALPN_HTTP1.to_vec()] } else { vec![ALPN_HTTP1.to_vec()] };
+        // A client that offers nothing of these is refused with an alert (RFC 7301 §3.2).
+        let protocols = if http2 { &ALPN[..] } else { &ALPN[1..] };
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         // Keys of its own for each listener, so that a ticket or session is worth nothing elsewhere.
         config.ticketer = aws_lc_rs::Ticketer::new().map_err(TlsError::Configuration)?;
         config.session_storage = rustls::server::ServerSessionMemoryCache::new(SESSIONS);
         Ok(config)
     }
 }
+
+/// In our order of preference.
+const ALPN: [&[u8]; 3] = [ALPN_H2, ALPN_HTTP1, ALPN_HTTP1_0];
 
 /// Sessions kept per listener for TLS 1.2 clients without tickets.
 const SESSIONS: usize = 1024;
@@ -312,10 +316,10 @@ pub(crate) mod tests {
         let mut listener = listener(&[pair]);
         let first = certificates.load(&listener).unwrap().unwrap();
         assert!(Arc::ptr_eq(&first, &certificates.load(&listener).unwrap().unwrap()));
-        assert_eq!(first.alpn_protocols, [b"h2".to_vec(), b"http/1.1".to_vec()]);
+        assert_eq!(first.alpn_protocols, ALPN);
         listener.http2 = false;
         let second = certificates.load(&listener).unwrap().unwrap();
-        assert_eq!(second.alpn_protocols, [b"http/1.1".to_vec()]);
+        assert_eq!(second.alpn_protocols, ALPN[1..]);
         drop((first, second));
         certificates.refresh(certificates.claim()).unwrap();
         assert!(certificates.files().is_empty());

@@ -11,7 +11,7 @@ use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
 use super::InformationalSender;
-use super::head::strip_trailers;
+use super::head::{are_valid_values, strip_trailers};
 use crate::RequestBodyError;
 
 /// Reads a request's body. What was taken is given back to the stream's window, so that the client sends as fast as the
@@ -128,6 +128,9 @@ impl BodyReader {
                     let trailers = ready!(self.stream.poll_trailers(cx)).map_err(|error| cause(&error))?;
                     self.state = State::Ended;
                     if let Some(mut trailers) = trailers {
+                        if !are_valid_values(&trailers) {
+                            return Poll::Ready(Err(RequestBodyError::Malformed));
+                        }
                         strip_trailers(&mut trailers);
                         return Poll::Ready(Ok(Some(Frame::trailers(trailers))));
                     }

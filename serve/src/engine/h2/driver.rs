@@ -15,10 +15,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, Sleep};
 
 use super::in_flight::{InFlight, Shared};
+use super::leftover::{HELD, Leftovers};
 use super::stream;
 use super::wire::Wire;
 use crate::engine::Settings;
-use crate::{Application, ConnectionInfo};
+use crate::{Application, ConnectionInfo, Outcome};
 
 /// Serves one connection to its end. `prefix` is what was read of it already.
 pub(crate) async fn serve<A: Application>(
@@ -76,7 +77,8 @@ fn builder(settings: &Settings) -> Builder {
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(SEND_BUFFER)
         .max_pending_accept_reset_streams(limits.streams.max(20) as usize)
-        .max_local_error_reset_streams(Some(LOCAL_RESETS));
+        .max_local_error_reset_streams(Some(LOCAL_RESETS))
+        .data_frame_budget(SMALL_DATA);
     builder
 }
 
@@ -88,6 +90,9 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 const SEND_BUFFER: usize = 64 << 10;
 /// Resets that the client may provoke in the life of a connection (CVE-2025-8671).
 const LOCAL_RESETS: usize = 512;
+/// What small DATA frames may cost, at 256 bytes each less their payload, before they are read. More than a turn of the
+/// [`Wire`] can bring, so that only streams that do not read their frames come near it.
+const SMALL_DATA: usize = 2 << 20;
 /// How long the peer may take to close after we have.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -100,6 +105,8 @@ enum Wait {
     Head,
     /// The transport to take more than this.
     Write(u64),
+    /// The client to end a request that was answered.
+    Leftover,
     /// A request.
     Idle,
     /// The client to see that we are closing.
@@ -113,9 +120,12 @@ struct Driver<A: Application, IO, F> {
     streams: FuturesUnordered<F>,
     /// Answered, but perhaps not flushed yet.
     finished: Vec<InFlight<A>>,
+    leftovers: Leftovers,
     deadline: Deadline,
     draining: bool,
     closing: bool,
+    /// Requests whose head has begun and that are in the ledger.
+    entered: u64,
 }
 
 impl<A, IO, F> Driver<A, IO, F>
@@ -131,9 +141,11 @@ where
             shared,
             streams: FuturesUnordered::new(),
             finished: Vec::new(),
+            leftovers: Leftovers::default(),
             deadline: Deadline::default(),
             draining: false,
             closing: false,
+            entered: 0,
         }
     }
 
@@ -150,6 +162,7 @@ where
         std::future::poll_fn(|cx| {
             if !self.draining && drain.as_mut().poll(cx).is_ready() {
                 self.draining = true;
+                self.leftovers.clear();
                 self.connection.graceful_shutdown();
             }
             self.poll(cx, &open)
@@ -170,6 +183,7 @@ where
             loop {
                 match self.connection.poll_accept(cx) {
                     Poll::Ready(Some(Ok((request, respond)))) => {
+                        self.entered += 1;
                         self.streams.extend(open(&self.shared, request, respond));
                     }
                     Poll::Ready(Some(Err(error))) => {
@@ -182,32 +196,49 @@ where
                 }
             }
             let before = self.finished.len();
-            while let Poll::Ready(Some(flight)) = self.streams.poll_next_unpin(cx) {
+            while let Poll::Ready(Some(mut flight)) = self.streams.poll_next_unpin(cx) {
+                if let Some(stream) = flight.leftover.take()
+                    && !self.draining
+                {
+                    self.leftovers.hold(stream);
+                }
                 self.finished.push(flight);
             }
             if self.finished.len() > before {
                 // Their frames are in `h2`'s queues: one more turn takes them to the wire.
                 continue;
             }
-            if self.wire.flood().is_some() && !self.closing {
-                tracing::debug!(flood = ?self.wire.flood(), client = %self.shared.info.peer, "h2 flood");
-                self.close(Reason::ENHANCE_YOUR_CALM);
+            if let Some(breach) = self.wire.breach()
+                && !self.closing
+            {
+                tracing::debug!(?breach, client = %self.shared.info.peer, "h2 breach");
+                self.close(breach.reason());
                 continue;
             }
             let flushed = match self.wire.poll_flush_all(cx) {
                 Poll::Ready(Ok(more)) if more => continue,
                 Poll::Ready(Ok(_)) => {
                     self.settle();
+                    if !self.wire.reading().1 {
+                        // All that was read has gone through `h2`: what did not come out, it has refused by itself.
+                        // While we drain, those are streams after the last one of our GOAWAY.
+                        self.enter_others(if self.draining { Outcome::Shed } else { Outcome::Rejected });
+                    }
                     true
                 }
                 Poll::Ready(Err(_)) => return self.end(cx, true),
                 Poll::Pending => false,
             };
+            if self.wire.next_turn() {
+                continue;
+            }
+            self.leftovers.expire();
             let wait = self.wait(flushed);
             self.deadline.set(wait);
             match self.deadline.poll(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Wait::Greeting | Wait::Head) => self.close(Reason::ENHANCE_YOUR_CALM),
+                Poll::Ready(Wait::Leftover) => self.leftovers.clear(),
                 Poll::Ready(Wait::Idle) => self.close(Reason::NO_ERROR),
                 Poll::Ready(Wait::Write(_) | Wait::Close) => return self.end(cx, true),
             }
@@ -227,6 +258,8 @@ where
             Some((Wait::Greeting, timeouts.head))
         } else if in_head {
             Some((Wait::Head, timeouts.head))
+        } else if idle && !self.leftovers.is_empty() {
+            Some((Wait::Leftover, HELD))
         } else if idle {
             self.wire.release();
             Some((Wait::Idle, timeouts.idle))
@@ -240,6 +273,7 @@ where
         self.closing = true;
         self.shared.client_gone.store(true, Ordering::Relaxed);
         self.streams = FuturesUnordered::new();
+        self.leftovers.clear();
         self.connection.abrupt_shutdown(reason);
     }
 
@@ -256,7 +290,28 @@ where
             self.settle();
         }
         self.shared.client_gone.store(true, Ordering::Relaxed);
+        self.enter_others(if gone { Outcome::ClientGone } else { Outcome::Rejected });
         Poll::Ready(gone)
+    }
+}
+
+impl<A: Application, IO, F> Driver<A, IO, F> {
+    /// Enters the requests that have begun and that `h2` did not give us.
+    fn enter_others(&mut self, outcome: Outcome) {
+        let heads = self.wire.heads();
+        for _ in self.entered..heads {
+            self.shared.application.ledger().accept().end(outcome);
+            if outcome == Outcome::Rejected {
+                self.shared.application.refused(&self.shared.info, None);
+            }
+        }
+        self.entered = self.entered.max(heads);
+    }
+}
+
+impl<A: Application, IO, F> Drop for Driver<A, IO, F> {
+    fn drop(&mut self) {
+        self.enter_others(Outcome::Killed);
     }
 }
 

@@ -19,8 +19,19 @@ pub(super) fn refusal<B>(request: &Request<B>, header_count: usize) -> Option<St
     if request.headers().len() > header_count {
         return Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
     }
-    (!is_valid_target(request) || !is_valid_host(request.uri(), request.headers()))
-        .then_some(StatusCode::BAD_REQUEST)
+    let valid = is_valid_target(request)
+        && is_valid_host(request.uri(), request.headers())
+        && are_valid_values(request.headers());
+    (!valid).then_some(StatusCode::BAD_REQUEST)
+}
+
+/// No value begins or ends with white space (RFC 9113 §8.2.1).
+pub(super) fn are_valid_values(fields: &HeaderMap) -> bool {
+    let is_white = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    fields
+        .values()
+        .map(http::HeaderValue::as_bytes)
+        .all(|value| !is_white(value.first()) && !is_white(value.last()))
 }
 
 /// `:path` is an absolute path, or `*` for OPTIONS (RFC 9113 §8.3.1), and `:scheme` is one that we serve.
@@ -158,6 +169,15 @@ mod tests {
         assert_eq!(refusal(&request(Method::GET, "*", &["a"]), 100), Some(StatusCode::BAD_REQUEST));
         let connect = request(Method::CONNECT, "a.example:443", &[]);
         assert_eq!(refusal(&connect, 100), Some(StatusCode::NOT_IMPLEMENTED));
+    }
+
+    #[test]
+    fn a_value_has_no_white_space_around_it() {
+        for (value, valid) in [("a b", true), ("", true), (" a", false), ("a ", false), ("a\t", false)] {
+            let mut request = request(Method::GET, "http://a.example/", &[]);
+            request.headers_mut().append("x", HeaderValue::from_static(value));
+            assert_eq!(refusal(&request, 4).is_none(), valid, "{value:?}");
+        }
     }
 
     #[test]

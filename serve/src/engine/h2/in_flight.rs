@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
+use h2::SendStream;
 use http::StatusCode;
 use playhouse_config::model::{ClientTimeouts, Limits};
 
@@ -28,6 +30,8 @@ pub(super) struct InFlight<A: Application> {
     pub(super) exchange: Exchange,
     pub(super) status: Option<StatusCode>,
     pub(super) bytes_sent: u64,
+    /// The stream, where it was answered before the request had ended.
+    pub(super) leftover: Option<SendStream<Bytes>>,
     ticket: Option<Ticket>,
     /// The outcome once the last frame has reached the kernel.
     flushed: Option<Outcome>,
@@ -42,6 +46,7 @@ impl<A: Application> InFlight<A> {
             exchange,
             status: None,
             bytes_sent: 0,
+            leftover: None,
             ticket: Some(ticket),
             flushed: None,
             certain: None,

@@ -9,6 +9,7 @@ mod driver;
 mod flood;
 mod head;
 mod in_flight;
+mod leftover;
 mod stream;
 #[cfg(test)]
 mod tests;

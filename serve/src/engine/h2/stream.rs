@@ -125,6 +125,7 @@ enum Handled {
 }
 
 async fn answer<A: Application>(mut flight: InFlight<A>, sender: InformationalSender) -> InFlight<A> {
+    let has_content = !flight.exchange.request.body().is_end_stream();
     let handled = {
         let shared = flight.shared.clone();
         let exchange = &mut flight.exchange;
@@ -156,10 +157,16 @@ async fn answer<A: Application>(mut flight: InFlight<A>, sender: InformationalSe
         }
     };
     match respond(&mut flight, &sender, response).await {
-        Ok(()) => flight.sent(outcome),
+        Ok(stream) => {
+            flight.sent(outcome);
+            // Whoever has taken the body may have read it to its end, which does no harm here.
+            let body = flight.exchange.request.body();
+            let ended = matches!(body, RequestBody::H2(_)) && body.is_end_stream();
+            flight.leftover = (has_content && !ended).then_some(stream);
+        }
         Err(outcome) => flight.ended(outcome),
     }
-    // What is left of the request's body is not wanted (RFC 9113 §8.1: RST_STREAM with NO_ERROR, which `h2` sends).
+    // What is left of the request's body is not wanted.
     *flight.exchange.request.body_mut() = RequestBody::Empty;
     flight
 }
@@ -169,7 +176,7 @@ async fn respond<A: Application>(
     flight: &mut InFlight<A>,
     sender: &InformationalSender,
     mut response: Response<Body>,
-) -> Result<(), Outcome> {
+) -> Result<SendStream<Bytes>, Outcome> {
     CachedAnswer::spread(&mut response);
     let Some(mut respond) = sender.take() else { return Err(Outcome::ClientGone) };
     let Prepared { head, body, length } = head::prepare(response, flight.exchange.request.method());
@@ -178,7 +185,7 @@ async fn respond<A: Application>(
     flight.status = Some(status);
     match body {
         Some(body) => BodySender { flight, stream, length, stall: None }.send(body).await,
-        None => Ok(()),
+        None => Ok(stream),
     }
 }
 
@@ -199,10 +206,11 @@ enum Piece {
 }
 
 impl<A: Application> BodySender<'_, A> {
-    async fn send(mut self, body: Body) -> Result<(), Outcome> {
+    async fn send(mut self, body: Body) -> Result<SendStream<Bytes>, Outcome> {
         // What is in memory needs none of what follows.
         if let Body::Bytes(data) = body {
-            return self.data(data, true).await;
+            self.data(data, true).await?;
+            return Ok(self.stream);
         }
         let mut body = body;
         loop {
@@ -211,15 +219,19 @@ impl<A: Application> BodySender<'_, A> {
                 Ok(Piece::Data { data, last }) => {
                     self.data(data, last).await?;
                     if last {
-                        return Ok(());
+                        return Ok(self.stream);
                     }
                 }
                 Ok(Piece::Trailers(mut trailers)) => {
                     self.check_length(0, true)?;
                     head::strip_trailers(&mut trailers);
-                    return self.stream.send_trailers(trailers).map_err(|_| Outcome::ClientGone);
+                    self.stream.send_trailers(trailers).map_err(|_| Outcome::ClientGone)?;
+                    return Ok(self.stream);
                 }
-                Ok(Piece::End) => return self.data(Bytes::new(), true).await,
+                Ok(Piece::End) => {
+                    self.data(Bytes::new(), true).await?;
+                    return Ok(self.stream);
+                }
                 Err(outcome) => return Err(self.reset(outcome)),
             }
         }

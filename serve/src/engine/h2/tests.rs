@@ -20,6 +20,8 @@ use crate::engine::Settings;
 use crate::engine::test_application::{TestApplication, connection_info};
 use crate::{Body, BodyError, Exchange, Outcome};
 
+mod hostile;
+
 fn settings() -> Settings {
     Settings { limits: Limits::default(), timeouts: ClientTimeouts::default(), http2: true, tls: None }
 }
@@ -447,54 +449,4 @@ async fn silent_connections_meet_their_deadline() {
     let started = tokio::time::Instant::now();
     connection.await.unwrap().unwrap();
     assert_eq!(started.elapsed().as_secs(), 75);
-}
-
-/// A client of bytes: sends these frames behind preface and SETTINGS, and returns the reason of the GOAWAY.
-async fn goaway(served: &mut Served, frames: &[u8]) -> Option<u32> {
-    let (mut reader, mut writer) = tokio::io::split(&mut served.client);
-    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
-    bytes.extend(frames);
-    let (mut got, write) = (Vec::new(), async {
-        let _ = writer.write_all(&bytes).await;
-        let _ = writer.shutdown().await;
-    });
-    futures_util::future::join(write, reader.read_to_end(&mut got)).await.1.unwrap();
-    let mut rest = &got[..];
-    while let [a, b, c, kind, _, _, _, _, _, tail @ ..] = rest {
-        let length = u32::from_be_bytes([0, *a, *b, *c]) as usize;
-        if *kind == 7 {
-            return Some(u32::from_be_bytes(tail[4..8].try_into().unwrap()));
-        }
-        rest = &tail[length..];
-    }
-    None
-}
-
-#[tokio::test]
-async fn floods_end_with_enhance_your_calm() {
-    let ping = b"\0\0\x08\x06\0\0\0\0\0xxxxxxxx".repeat(5_000);
-    let settings_flood = b"\0\0\0\x04\0\0\0\0\0".repeat(5_000);
-    let priority = b"\0\0\x05\x02\0\0\0\0\x01\0\0\0\0\x10".repeat(5_000);
-    // A request, and empty DATA frames without end.
-    let mut empty_data = b"\0\0\x0e\x01\x04\0\0\0\x01\x83\x86\x84\x41\x09a.example".to_vec();
-    empty_data[2] = (empty_data.len() - 9) as u8;
-    empty_data.extend(b"\0\0\0\0\0\0\0\0\x01".repeat(5_000));
-    let mut rapid_reset = Vec::new();
-    for stream in (1u32..20_000).step_by(2) {
-        let mut head = b"\0\0\x0e\x01\x05\0\0\0\0\x82\x86\x84\x41\x09a.example".to_vec();
-        head[2] = (head.len() - 9) as u8;
-        head[5..9].copy_from_slice(&stream.to_be_bytes());
-        rapid_reset.extend(head);
-        rapid_reset.extend(b"\0\0\x04\x03\0");
-        rapid_reset.extend(stream.to_be_bytes());
-        rapid_reset.extend(8u32.to_be_bytes());
-    }
-    for frames in [ping, settings_flood, priority, empty_data, rapid_reset] {
-        let mut served = served(silent(), settings());
-        let reason =
-            tokio::time::timeout(Duration::from_secs(30), goaway(&mut served, &frames)).await.unwrap();
-        assert_eq!(reason, Some(0xb));
-        served.connection.await.unwrap();
-        assert_eq!(served.application.totals().in_flight, 0);
-    }
 }

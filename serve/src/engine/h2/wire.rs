@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::flood::{Flood, FrameCounter};
+use super::flood::{Breach, FrameCounter};
 
 /// Shared by `h2`, as its transport, and the driver. Both are polled by one task, so that the lock is never waited for.
 #[derive(Debug)]
@@ -31,12 +31,25 @@ struct Inner<IO> {
     /// Bytes that the transport has taken.
     written: u64,
     frames: FrameCounter,
-    flood: Option<Flood>,
+    breach: Option<Breach>,
+    /// Bytes that may still be read in this turn.
+    turn: usize,
+    /// A read was put off to the next turn.
+    paused: bool,
+    /// Bytes that were dropped while we waited for the peer to close.
+    lingered: usize,
 }
 
 impl<IO> Clone for Wire<IO> {
     fn clone(&self) -> Self {
         Wire(self.0.clone())
+    }
+}
+
+impl<IO> Wire<IO> {
+    /// So many requests have begun to arrive.
+    pub(super) fn heads(&self) -> u64 {
+        self.0.lock().frames.heads()
     }
 }
 
@@ -49,7 +62,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Wire<IO> {
             blocked: false,
             written: 0,
             frames: FrameCounter::new(Instant::now()),
-            flood: None,
+            breach: None,
+            turn: READ_IN_A_TURN,
+            paused: false,
+            lingered: 0,
         })))
     }
 
@@ -65,9 +81,16 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Wire<IO> {
         self.0.lock().written
     }
 
-    /// What the peer has done too much of; from then on nothing more is read.
-    pub(super) fn flood(&self) -> Option<Flood> {
-        self.0.lock().flood
+    /// Why the connection has to end; from then on nothing more is read.
+    pub(super) fn breach(&self) -> Option<Breach> {
+        self.0.lock().breach
+    }
+
+    /// Begins the next turn of reading; whether there is something to read in it.
+    pub(super) fn next_turn(&self) -> bool {
+        let inner = &mut *self.0.lock();
+        inner.turn = READ_IN_A_TURN;
+        std::mem::take(&mut inner.paused)
     }
 
     /// Whether the peer's first frame has begun to arrive, and whether a head is arriving.
@@ -90,14 +113,16 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Wire<IO> {
     }
 
     /// Waits for the peer to close, reading and dropping what it still sends, so that the kernel does not answer unread
-    /// bytes with a reset that would take our last frames with it.
+    /// bytes with a reset that would take our last frames with it. Not for as long as it likes to send.
     pub(super) fn poll_linger(&self, cx: &mut Context<'_>) -> Poll<()> {
         let inner = &mut *self.0.lock();
-        let mut scrap = [0; 1024];
+        let mut scrap = [0; 4096];
         loop {
             let mut scrap = ReadBuf::new(&mut scrap);
             match Pin::new(&mut inner.io).poll_read(cx, &mut scrap) {
-                Poll::Ready(Ok(())) if !scrap.filled().is_empty() => {}
+                Poll::Ready(Ok(())) if !scrap.filled().is_empty() && inner.lingered < LINGERED => {
+                    inner.lingered += scrap.filled().len();
+                }
                 Poll::Ready(_) => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }
@@ -140,6 +165,13 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Inner<IO> {
     }
 }
 
+/// `h2` reads for as long as there is something to read. The streams are to have their turns too, or frames pile up that
+/// they would take at once.
+const READ_IN_A_TURN: usize = 64 << 10;
+
+/// What an honest client may still have on its way: what our windows allow, and some frames more.
+const LINGERED: usize = 2 << 20;
+
 /// Beyond this, `h2` waits until the transport has taken some. Four TLS records.
 const GATHERED: usize = 64 << 10;
 
@@ -150,8 +182,12 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<IO> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let inner = &mut *self.0.lock();
-        if inner.flood.is_some() {
+        if inner.breach.is_some() {
             // The driver, which has polled us, looks for this and ends the connection.
+            return Poll::Pending;
+        }
+        if inner.turn == 0 {
+            inner.paused = true;
             return Poll::Pending;
         }
         let before = buffer.filled().len();
@@ -164,7 +200,15 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<IO> {
                 inner.prefix = Bytes::new();
             }
         }
-        inner.flood = inner.frames.feed(&buffer.filled()[before..], Instant::now).err();
+        inner.turn = inner.turn.saturating_sub(buffer.filled().len() - before);
+        if let Err((good, breach)) = inner.frames.feed(&buffer.filled()[before..], Instant::now) {
+            // `h2` is not to see the frame.
+            inner.breach = Some(breach);
+            buffer.set_filled(before + good);
+            if good == 0 {
+                return Poll::Pending;
+            }
+        }
         Poll::Ready(Ok(()))
     }
 }
