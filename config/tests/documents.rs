@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use playhouse_config::model::{Bind, PathPattern, Target};
+use playhouse_config::model::{Bind, Target};
 use playhouse_config::{load, parse};
 
 fn repository() -> PathBuf {

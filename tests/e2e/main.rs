@@ -9,6 +9,7 @@ mod harness;
 
 mod access_log;
 mod admin;
+mod answers;
 mod apps;
 mod commands;
 mod deadlines;

@@ -21,7 +21,7 @@ pub use generators::{H2load, Wrk};
 pub use process::{Process, tool};
 pub use real::Real;
 pub use scripted::{Connection, Scripted, ok};
-pub use site::{Running, Site, exists, playhouse};
+pub use site::{Running, Site, exists, playhouse, through};
 pub use wait::{PATIENCE, eventually, eventually_some};
 pub use wire::Wire;
 

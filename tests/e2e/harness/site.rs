@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use super::admin::Admin;
 use super::process::Process;
+use super::scripted::Scripted;
 use super::wait::eventually_some;
 use super::wire::Wire;
 
@@ -221,6 +222,11 @@ pub fn playhouse() -> Command {
     let mut command = Command::new(BINARY);
     command.stdin(Stdio::null());
     command
+}
+
+/// A site that forwards everything to one server.
+pub fn through(upstream: &Scripted) -> Running {
+    Site::new().server("up", upstream.address).route(r#"(path: "/", to: Proxy("up"))"#).start()
 }
 
 /// Whether a path exists; for conditions.
