@@ -169,7 +169,11 @@ impl Instance {
             self.site.sockets.close();
             self.tree.root().request_stop();
         }
-        self.tree.root().vacated().await;
+        let root = self.tree.root();
+        while tokio::time::timeout(STOP_LOOK, root.vacated()).await.is_err() {
+            // A root that does not look at its mailbox cannot drain; its end ends all others.
+            root.kill_if_stalled_by_fault();
+        }
     }
 
     /// Puts another configuration into force; what it does not change goes on untouched. On an error nothing has
@@ -388,6 +392,8 @@ pub(crate) const LISTENERS: &str = "listeners";
 pub(crate) const UPSTREAMS: &str = "upstreams";
 const RELOADER: &str = "reload";
 
+/// How often a stop looks whether the root still follows.
+const STOP_LOOK: Duration = Duration::from_secs(2);
 const STALL: Duration = Duration::from_secs(2);
 /// A poll that takes longer holds up everything else on its thread.
 const BLOCKED: Duration = Duration::from_millis(500);

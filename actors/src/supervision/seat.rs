@@ -298,6 +298,13 @@ impl Seat {
         }
     }
 
+    /// For the root, which has no supervisor: cuts it off while a stall that an operator asked for goes on.
+    pub(crate) fn kill_if_stalled_by_fault(&self) {
+        if self.signals.is_stalled() {
+            self.kill();
+        }
+    }
+
     /// For the root, which has no supervisor: whether an operator has ended its last incarnation.
     pub(crate) fn ended_by_operator(&self) -> bool {
         self.signals.take_by_operator()
