@@ -215,7 +215,8 @@ async fn answer(route: &Route, path: &NormalisedPath, exchange: &mut Exchange) -
     match &route.target {
         Target::Respond(respond) => respond.answer(),
         Target::Redirect(redirect) => redirect.answer(exchange.request.uri(), exchange.request.headers()),
-        Target::Proxy(target) => proxy(target, exchange).await,
+        // Boxed: it is by far the largest, and every request's future would be as large.
+        Target::Proxy(target) => Box::pin(proxy(target, exchange)).await,
         Target::Static(files) => files.answer(exchange, path).await,
         Target::Handler(handler) => handler.handle(exchange).await,
     }

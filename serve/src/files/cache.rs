@@ -90,7 +90,8 @@ impl FileCache {
 #[derive(Clone, Debug)]
 pub(super) enum Content {
     Memory(Arc<Cached>),
-    File(Head, OpenFile),
+    /// Boxed, so that what is in memory is passed on at the cost of a pointer.
+    File(Box<(Head, OpenFile)>),
 }
 
 /// A file in memory.

@@ -253,15 +253,15 @@ impl Content {
     fn head(&self) -> &Head {
         match self {
             Content::Memory(cached) => &cached.head,
-            Content::File(head, _) => head,
+            Content::File(file) => &file.0,
         }
     }
 
     fn body(&self, first: u64, length: u64) -> Body {
         match self {
             Content::Memory(cached) => slice(cached, first, length).into(),
-            Content::File(_, _) if length == 0 => Body::Empty,
-            Content::File(_, file) => Body::File(file.range(first, length)),
+            Content::File(_) if length == 0 => Body::Empty,
+            Content::File(file) => Body::File(file.1.range(first, length)),
         }
     }
 }

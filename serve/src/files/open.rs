@@ -153,7 +153,7 @@ impl Root {
 }
 
 fn streamed(root: &Root, head: Head, file: OwnedFd) -> Found {
-    Found::File(Content::File(head, OpenFile::new(file, !root.is_remote())))
+    Found::File(Content::File(Box::new((head, OpenFile::new(file, !root.is_remote())))))
 }
 
 /// A whole small file; `None` where it is not of this size any more.

@@ -101,7 +101,7 @@ pub(super) fn head(
         encode::field(out, name, value);
     }
     if !dated {
-        date(out, SystemTime::now());
+        date(out, super::super::wall_clock());
     }
     if let Some(length) = asked.length(parts, size, framing) {
         encode::content_length(out, length);

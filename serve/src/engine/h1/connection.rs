@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::BytesMut;
 use http::StatusCode;
-use playhouse_protocol::http1::{HeadLimits, RequestParser, encode};
+use playhouse_protocol::http1::{HeadLimits, RequestHead, RequestParser, encode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
@@ -27,6 +27,8 @@ pub(super) struct Connection<'a, IO, A> {
     pub(super) settings: &'a Settings,
     pub(super) app: &'a Arc<A>,
     pub(super) parser: RequestParser,
+    /// A request that is to be answered. Here rather than passed on, because it is large.
+    pub(super) head: Option<RequestHead>,
     /// Read and not yet taken.
     pub(super) input: BytesMut,
     /// The client has shut down its writing side.
@@ -78,6 +80,7 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
             settings,
             app,
             parser: RequestParser::new(limits),
+            head: None,
             input: prefix,
             eof: false,
             read_size: READ,

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use futures_util::FutureExt;
 use http::{Request, Response, StatusCode, Version};
-use playhouse_protocol::http1::{BodyDecoder, BodyLength, RequestHead, encode};
+use playhouse_protocol::http1::{BodyDecoder, BodyLength, encode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
@@ -71,12 +71,34 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
         drain: &mut Drain<'_, impl Future<Output = ()>>,
         ticket: Ticket,
         started: Instant,
-        head: RequestHead,
     ) -> Then {
-        let asked = Asked::new(&head.method, head.version);
-        let client_keeps = head.keep_alive;
-        let (mut running, mut inbound) = self.running(ticket, started, head);
+        let Some(head) = &mut self.head else { return Then::Close };
+        // Taken piece by piece: as a whole it is copied at every step on its way.
+        let (method, uri) = (std::mem::take(&mut head.method), std::mem::take(&mut head.uri));
+        let (version, headers) = (head.version, std::mem::take(&mut head.headers));
+        let (length, expects, client_keeps) = (head.body, head.expect_continue, head.keep_alive);
+        let asked = Asked::new(&method, version);
+        self.request += 1;
+        let sender = self.shared.get_or_insert_default().begin(self.request);
+        let (body, mut inbound) = self.body(length, expects);
         let inbound = &mut inbound;
+        let mut request = Request::new(body);
+        *request.method_mut() = method;
+        *request.uri_mut() = uri;
+        *request.version_mut() = version;
+        *request.headers_mut() = headers;
+        let informational = match version {
+            Version::HTTP_11 => Informational::H1(sender),
+            _ => Informational::Unsupported,
+        };
+        let connection = self.info.clone();
+        let mut running = Running {
+            app: self.app,
+            exchange: Exchange { request, connection, informational, record: Record::new(started) },
+            ticket: Some(ticket),
+            status: None,
+            bytes: 0,
+        };
 
         let app = self.app;
         let handled = {
@@ -127,10 +149,10 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
     }
 
     /// The content of a request, as the handler gets it, and as the connection has it.
-    fn body(&mut self, head: &RequestHead) -> (RequestBody, Inbound) {
+    fn body(&mut self, length: BodyLength, expects_continue: bool) -> (RequestBody, Inbound) {
         let limit = self.settings.limits.body_bytes;
         let none = || Inbound::new(BodyDecoder::new(BodyLength::None, TRAILERS), false);
-        match head.body {
+        match length {
             BodyLength::None | BodyLength::Length(0) => (RequestBody::Empty, none()),
             BodyLength::Length(length) if length <= limit && length <= self.input.len() as u64 => {
                 let content = self.input.split_to(length as usize).freeze();
@@ -139,30 +161,9 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
             length => {
                 let decoder = BodyDecoder::new(length, TRAILERS);
                 let reader = self.shared.get_or_insert_default().body(decoder.remaining(), limit);
-                (RequestBody::H1(reader), Inbound::new(decoder, head.expect_continue))
+                (RequestBody::H1(reader), Inbound::new(decoder, expects_continue))
             }
         }
-    }
-
-    fn running(&mut self, ticket: Ticket, started: Instant, head: RequestHead) -> (Running<'a, A>, Inbound) {
-        self.request += 1;
-        let sender = self.shared.get_or_insert_default().begin(self.request);
-        let (body, inbound) = self.body(&head);
-        let mut request = Request::new(body);
-        *request.method_mut() = head.method;
-        *request.uri_mut() = head.uri;
-        *request.version_mut() = head.version;
-        *request.headers_mut() = head.headers;
-        let exchange = Exchange {
-            request,
-            connection: self.info.clone(),
-            informational: match head.version {
-                Version::HTTP_11 => Informational::H1(sender),
-                _ => Informational::Unsupported,
-            },
-            record: Record::new(started),
-        };
-        (Running { app: self.app, exchange, ticket: Some(ticket), status: None, bytes: 0 }, inbound)
     }
 
     fn poll_handler(

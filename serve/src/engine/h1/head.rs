@@ -5,7 +5,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::StatusCode;
-use playhouse_protocol::http1::RequestHead;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
@@ -14,10 +13,9 @@ use crate::Application;
 use crate::ledger::Ticket;
 
 /// What has come.
-#[expect(clippy::large_enum_variant, reason = "nearly every value is of the large one, and none is kept")]
 pub(super) enum Next {
-    /// A request; its first byte was read at the time beside it.
-    Head(Ticket, Instant, RequestHead),
+    /// A request, whose head is in [`Connection::head`]; its first byte was read at this time.
+    Head(Ticket, Instant),
     /// No request, but something to be answered with this status.
     Refused(Ticket, StatusCode),
     /// The client has gone in the middle of a head.
@@ -52,7 +50,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, I
             }
             if let Some((ticket, started)) = begun.take() {
                 match self.parser.parse(&mut self.input) {
-                    Ok(Some(head)) => return Poll::Ready(Next::Head(ticket, started, head)),
+                    Ok(Some(head)) => {
+                        self.head = Some(head);
+                        return Poll::Ready(Next::Head(ticket, started));
+                    }
                     Ok(None) => *begun = Some((ticket, started)),
                     Err(error) => return Poll::Ready(Next::Refused(ticket, error.status())),
                 }

@@ -60,8 +60,8 @@ pub(crate) async fn serve<A: Application>(
     let mut connection = Connection::new(io, prefix, info, settings, app);
     let mut idle_since = Instant::now();
     loop {
-        let (ticket, started, head) = match connection.next_head(&mut drain, idle_since).await {
-            Next::Head(ticket, started, head) => (ticket, started, head),
+        let (ticket, started) = match connection.next_head(&mut drain, idle_since).await {
+            Next::Head(ticket, started) => (ticket, started),
             Next::Refused(ticket, status) => {
                 let sent = connection.refuse(status).await;
                 ticket.end(Outcome::Rejected);
@@ -81,7 +81,7 @@ pub(crate) async fn serve<A: Application>(
                 return Ending::Closed;
             }
         };
-        let request = Box::pin(connection.exchange(&mut drain, ticket, started, head));
+        let request = Box::pin(connection.exchange(&mut drain, ticket, started));
         match request.await {
             Then::Next(now) => idle_since = now,
             Then::Close => {

@@ -47,6 +47,8 @@ struct State {
     connection: Option<Waker>,
     interim_open: bool,
     interim: Vec<(StatusCode, HeaderMap)>,
+    /// The request has a body: `body` is its.
+    has_body: bool,
     body: Body,
 }
 
@@ -84,6 +86,7 @@ impl Shared {
     /// The body of the request that has begun, `remaining` bytes long where that was announced.
     pub(super) fn body(self: &Arc<Self>, remaining: Option<u64>, limit: u64) -> BodyReader {
         let mut state = self.0.lock();
+        state.has_body = true;
         state.body = Body { limit, remaining, ..Body::default() };
         BodyReader { shared: self.clone(), request: state.request, ended: false }
     }
@@ -94,7 +97,8 @@ impl Shared {
         state.request = 0;
         state.interim_open = false;
         state.interim.clear();
-        let reader = std::mem::take(&mut state.body).reader;
+        let had_body = std::mem::take(&mut state.has_body);
+        let reader = if had_body { std::mem::take(&mut state.body).reader } else { None };
         drop(state);
         if let Some(reader) = reader {
             reader.wake();
