@@ -253,8 +253,11 @@ impl<'a> Row<'a> {
         let seconds = if full() { 60 } else { 3 };
         let mut wrk = Wrk::start(&stage.site.url("http", "/hello.txt"), 16, seconds);
         let h2load = H2load::start_for(&stage.site.url("http", "/up/bytes/100"), seconds, 2, 8);
-        let begun = stage.site.admin.ledger().accepted;
-        eventually("the load is on", || stage.site.admin.ledger().accepted > begun + 200);
+        // Both of them: h2load does not come back when its connections end, so it must have had answers before.
+        let (begun, forwarded) = (stage.site.admin.ledger().accepted, stage.upstream.requests());
+        eventually("the load is on", || {
+            stage.site.admin.ledger().accepted > begun + 200 && stage.upstream.requests() > forwarded + 100
+        });
         for how in HOWS.iter().cycle() {
             if !wrk.running() {
                 break;
@@ -269,7 +272,7 @@ impl<'a> Row<'a> {
 struct Stage {
     site: Running,
     authority: Authority,
-    _upstream: Upstream,
+    upstream: Upstream,
 }
 
 impl Stage {
@@ -294,7 +297,7 @@ impl Stage {
             .route(r#"(path: "/", to: Static(root: "public"))"#)
             .route(r#"(path: "/up/", to: Proxy(upstream: "up", strip_prefix: true))"#)
             .start();
-        Stage { site, authority, _upstream: upstream }
+        Stage { site, authority, upstream }
     }
 
     /// Files and proxied requests, kept and new connections, HTTP/1.1 and HTTP/2, with and without TLS.
