@@ -10,12 +10,17 @@ use super::{Hello, Passed, SiteText, State, TicketKey};
 pub enum ToInstance {
     /// Who speaks; the first message.
     Hello(Hello),
+    /// Listening sockets for the next [`ToInstance::Configure`], where they are more than one message can carry.
+    Sockets {
+        /// Numbered descriptors.
+        sockets: Vec<Passed>,
+    },
     /// Put this configuration into force. Answered by [`ToController::Configured`] or [`ToController::Refused`]; on a
     /// refusal nothing has changed.
     Configure {
         /// The configuration.
         site: SiteText,
-        /// Its listening sockets: all that the instance does not hold yet.
+        /// Its listening sockets, beside those sent ahead: all of them, those that the instance holds already too.
         sockets: Vec<Passed>,
     },
     /// The keys of session tickets, newest first; they replace those before.
