@@ -54,9 +54,16 @@ impl Builder {
         self
     }
 
-    /// Runtime threads, 1 to 1024; without it one per CPU.
+    /// Runtime threads of a process, 1 to 1024; without it one per CPU, and a single one with `instances`.
     pub fn threads(mut self, threads: u64) -> Self {
         self.site.threads = Some(threads);
+        self
+    }
+
+    /// Instance processes under a controller: the fewest and the most, `(1, 4)`, or [`file::Instances`]. A site that is
+    /// run within a program of its own stays in that process.
+    pub fn instances(mut self, instances: impl Into<file::Instances>) -> Self {
+        self.site.instances = Some(instances.into());
         self
     }
 
@@ -129,10 +136,12 @@ mod tests {
             .upstream("api", ["127.0.0.1:9000"])
             .route(("/", Target::proxy("apii")))
             .threads(0)
+            .instances((3, 2))
             .build()
             .unwrap_err();
         let expected = "\
 threads: 0 is out of range; 1 to 1024 is allowed
+instances.max: 2 is less than min, which is 3
 listeners.http: this name stands here twice; names are unique
 listeners.http.bind: \"8080\" has no address; write \"127.0.0.1:8080\" for this host alone, \"0.0.0.0:8080\" or \"[::]:8080\" for all
 routes[0].to: no upstream \"apii\"; did you mean \"api\"?";

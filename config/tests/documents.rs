@@ -58,6 +58,7 @@ fn the_reference_has_every_field() {
     // A name like no other makes the message list the fields that there are.
     let text = r#"(
         qqqqqqqqqqqq: 1, admin: (qqqqqqqqqqqq: 1), access_log: (qqqqqqqqqqqq: 1),
+        instances: (qqqqqqqqqqqq: 1, scaling: (qqqqqqqqqqqq: 1)),
         listeners: {"l": (qqqqqqqqqqqq: 1, tls: [(qqqqqqqqqqqq: 1)], limits: (qqqqqqqqqqqq: 1), timeouts: (qqqqqqqqqqqq: 1))},
         upstreams: {"u": (qqqqqqqqqqqq: 1, servers: [(qqqqqqqqqqqq: 1)], health: (qqqqqqqqqqqq: 1), ejection: (qqqqqqqqqqqq: 1),
                           timeouts: (qqqqqqqqqqqq: 1), keep_alive: (qqqqqqqqqqqq: 1))},
@@ -71,7 +72,7 @@ fn the_reference_has_every_field() {
         .filter_map(|error| error.message.split_once("the fields here are "))
         .map(|(_, f)| f)
         .collect();
-    assert_eq!(listed.len(), 19, "{errors}");
+    assert_eq!(listed.len(), 21, "{errors}");
     for field in listed.iter().flat_map(|fields| fields.split(", ")) {
         let row = page.lines().any(|line| line.starts_with('|') && line.contains(&format!("`{field}`")));
         let pair = page.contains(&format!("{field}: path")) || page.contains(&format!("({field}: \"address"));

@@ -60,7 +60,7 @@ fn all_errors_of_a_file_come_at_once_in_its_order() {
     let expected = r#"site.ron:1:1: name: missing; give the site a name, such as name: "shop"
 site.ron:2:5: nam: unknown field; did you mean "name"?
 site.ron:3:20: drain_timeout: expected a duration with its unit, such as "30s" or "500ms", found the number 30
-site.ron:4:5: instances: this build does not have "instances" yet; leave the field out
+site.ron:4:16: instances.max: missing; write how many instances there may be, such as max: 4
 site.ron:6:58: listeners.http.limits.streams: 0 is out of range; 1 to 65535 is allowed
 site.ron:6:75: listeners.http.limits.header_bytes: expected a size with its unit, such as "64KiB" or "1GiB", found "9"
 site.ron:7:9: listeners.http: this name stands here twice; names are unique
@@ -164,7 +164,7 @@ fn errors_of_the_site_itself() {
             ("routes: {}", "site.ron:2:9: routes: expected a list in brackets, such as […], found a map"),
             (
                 "zzz: 1",
-                "site.ron:2:1: zzz: unknown field; the fields here are name, threads, state_dir, drain_timeout, admin, access_log, listeners, upstreams, routes",
+                "site.ron:2:1: zzz: unknown field; the fields here are name, threads, instances, state_dir, drain_timeout, admin, access_log, listeners, upstreams, routes",
             ),
         ],
         with_site,
@@ -173,6 +173,52 @@ fn errors_of_the_site_itself() {
         errors("(name: \"a/b\", listeners: {})"),
         "site.ron:1:8: name: \"a/b\" is no name; names are letters, digits, '-', '_' and '.', begin with a letter or digit and have at most 64 bytes\n\
          site.ron:1:26: listeners: missing; a site has at least one, such as {\"http\": (bind: \"127.0.0.1:8080\")}"
+    );
+}
+
+#[test]
+fn errors_of_instances() {
+    check(
+        &[
+            (
+                "min: 0, max: 65",
+                "site.ron:2:18: instances.min: 0 is out of range; 1 to 64 is allowed\n\
+                 site.ron:2:26: instances.max: 65 is out of range; 1 to 64 is allowed",
+            ),
+            ("min: 4, max: 2", "site.ron:2:26: instances.max: 2 is less than min, which is 4"),
+            (
+                "maxx: 2",
+                "site.ron:2:12: instances.max: missing; write how many instances there may be, such as max: 4\n\
+                 site.ron:2:13: instances.maxx: unknown field; did you mean \"max\"?",
+            ),
+            ("max: \"2\"", "site.ron:2:18: instances.max: expected a whole number, found \"2\""),
+            (
+                "max: 2, ready_timeout: \"0s\", heartbeat_timeout: \"999ms\", min_free_memory: 64",
+                "site.ron:2:36: instances.ready_timeout: must be longer than zero\n\
+                 site.ron:2:61: instances.heartbeat_timeout: is too short; instances are heard from every 500ms, write at least \"1s\"\n\
+                 site.ron:2:87: instances.min_free_memory: expected a size with its unit, such as \"64KiB\" or \"1GiB\", found the number 64",
+            ),
+            (
+                "max: 2, scaling: (up_at: 1.5, down_at: NaN, up_after: \"0s\", cool_down: \"1s\")",
+                "site.ron:2:38: instances.scaling.up_at: 1.5 is out of range; a share of 0.05 to 1 is allowed\n\
+                 site.ron:2:52: instances.scaling.down_at: NaN is out of range; a share of 0 to 1 is allowed\n\
+                 site.ron:2:67: instances.scaling.up_after: must be longer than zero\n\
+                 site.ron:2:73: instances.scaling.cool_down: unknown field; did you mean \"cooldown\"?",
+            ),
+            (
+                "max: 2, scaling: (up_at: 0.5, down_at: 0.5)",
+                "site.ron:2:52: instances.scaling.down_at: 0.5 is not less than up_at, which is 0.5",
+            ),
+            (
+                "max: 2, scaling: (up_at: 0.2)",
+                "site.ron:2:30: instances.scaling.down_at: 0.3, the default, is not less than up_at, which is 0.2; write a lower one",
+            ),
+            (
+                "max: 2, scaling: (up_at: \"75%\")",
+                "site.ron:2:38: instances.scaling.up_at: expected a number, found \"75%\"",
+            ),
+        ],
+        |fields| with_site(&format!("instances: ({fields})")),
     );
 }
 

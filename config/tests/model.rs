@@ -21,7 +21,7 @@ fn site(fields: &str) -> Site {
 #[test]
 fn what_is_not_written_has_its_default() {
     let site = site("upstreams: {\"u\": (servers: [\"a:1\"], health: \"/\")}, routes: [(to: Static(\"p\"))]");
-    assert_eq!(site.threads, None);
+    assert_eq!((site.threads, &site.instances), (None, &None));
     assert_eq!(site.drain_timeout, Duration::from_secs(30));
     assert_eq!(site.access_log, None);
     let listener = &site.listeners[0];
@@ -43,6 +43,20 @@ fn what_is_not_written_has_its_default() {
     assert_eq!(site.routes[0].path, PathPattern::Prefix("/".into()));
     let Target::Static(files) = &site.routes[0].to else { panic!() };
     assert_eq!(files.index, ["index.html"]);
+}
+
+#[test]
+fn instances_need_no_more_than_how_many_there_may_be() {
+    let short = site("instances: (max: 4)").instances.unwrap();
+    let long = site(
+        "instances: (min: 1, max: 4, ready_timeout: \"10s\", heartbeat_timeout: \"5s\", min_free_memory: \"64MiB\", \
+         scaling: (up_at: 0.75, down_at: 0.3, up_after: \"3s\", down_after: \"60s\", cooldown: \"10s\"))",
+    );
+    assert_eq!(Some(&short), long.instances.as_ref());
+    assert_eq!((short.min.get(), short.max.get(), short.slots()), (1, 4, 10));
+    let off = site("instances: (min: 2, max: 2, min_free_memory: \"0B\", scaling: (up_at: 1, down_at: 0))");
+    let off = off.instances.unwrap();
+    assert_eq!((off.min_free_memory, off.scaling.up_at, off.scaling.down_at), (0, 1.0, 0.0));
 }
 
 #[test]

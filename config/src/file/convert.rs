@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::{Admin, Handler, Listener, Proxy, Redirect, Respond, Route, Server, Static, Target, Upstream};
+use super::{
+    Admin, Handler, Instances, Listener, Proxy, Redirect, Respond, Route, Server, Static, Target, Upstream,
+};
 
 impl Route {
     /// A route for all hosts and listeners. The rest by `Route { host: Some(…), ..Route::new(…) }`.
@@ -54,6 +56,13 @@ impl From<&str> for Listener {
 impl From<SocketAddr> for Listener {
     fn from(bind: SocketAddr) -> Self {
         bind.to_string().into()
+    }
+}
+
+/// At least and at most so many.
+impl From<(u64, u64)> for Instances {
+    fn from((min, max): (u64, u64)) -> Self {
+        Instances { min: Some(min), max: Some(max), ..Instances::default() }
     }
 }
 

@@ -29,8 +29,10 @@ record! {
     Site {
         /// Required. See [`crate::model::Site::name`].
         name: String,
-        /// Runtime threads, 1 to 1024.
+        /// Runtime threads of a process, 1 to 1024.
         threads: u64,
+        /// Instance processes under a controller.
+        instances: Instances,
         /// Relative to the file's directory.
         state_dir: PathBuf,
         /// How long a drain waits.
@@ -46,7 +48,41 @@ record! {
         /// In any order; the most specific wins.
         routes: Vec<Route>,
     }
-    later: instances apps caches
+    later: apps caches
+}
+
+record! {
+    /// How many instance processes there are.
+    Instances {
+        /// Never fewer, 1 to 64.
+        min: u64,
+        /// Never more, up to 64. Required.
+        max: u64,
+        /// From an instance's start to its being ready.
+        ready_timeout: Duration,
+        /// How long an instance may be silent, at least a second.
+        heartbeat_timeout: Duration,
+        /// What must stay free when an instance is added.
+        min_free_memory: Size,
+        /// When there are more or fewer.
+        scaling: Scaling,
+    }
+}
+
+record! {
+    /// When instances are added and taken away.
+    Scaling {
+        /// A share of the CPU time of its threads, 0.05 to 1.
+        up_at: f64,
+        /// Such a share, less than `up_at`.
+        down_at: f64,
+        /// How long it must be too much.
+        up_after: Duration,
+        /// How long it must be too little.
+        down_after: Duration,
+        /// From a change to the next.
+        cooldown: Duration,
+    }
 }
 
 record! {

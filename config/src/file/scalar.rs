@@ -51,6 +51,17 @@ impl Decode for u64 {
     }
 }
 
+impl Decode for f64 {
+    fn decode(node: &Node<'_>, at: &At, report: &mut Report<'_>) -> Option<Self> {
+        match node.shape {
+            // The precision that is lost is beyond any share.
+            Shape::Integer(value) => Some(value as f64),
+            Shape::Float(value) => Some(value),
+            _ => mismatch(node, at, report, "a number"),
+        }
+    }
+}
+
 impl Decode for u16 {
     fn decode(node: &Node<'_>, at: &At, report: &mut Report<'_>) -> Option<Self> {
         match node.shape {

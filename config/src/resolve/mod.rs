@@ -2,6 +2,7 @@
 //! hides another: each part is resolved on its own, and `None` only says that its errors are in the report.
 
 mod address;
+mod instances;
 mod listener;
 mod pattern;
 mod route;
@@ -35,6 +36,7 @@ pub(crate) fn site(raw: &file::Site, directory: &Path, report: &mut Report<'_>) 
     let at = At::root();
     let name = resolver.site_name(raw.name.as_deref(), &at.field("name"));
     let threads = resolver.count(raw.threads, &at.field("threads"), 1..=MAX_THREADS);
+    let instances = resolver.instances(raw.instances.as_ref(), &at.field("instances"));
     let state_dir = resolver.optional_path(raw.state_dir.as_deref(), &at.field("state_dir"));
     let drain_timeout = resolver.duration(raw.drain_timeout, DRAIN_TIMEOUT, &at.field("drain_timeout"));
     let admin = resolver.admin(raw.admin.as_ref(), &at.field("admin"));
@@ -49,6 +51,7 @@ pub(crate) fn site(raw: &file::Site, directory: &Path, report: &mut Report<'_>) 
             Some(threads) => Some(NonZeroUsize::new(usize::try_from(threads).ok()?)?),
             None => None,
         },
+        instances: instances?,
         state_dir: state_dir?,
         drain_timeout: drain_timeout?,
         admin: admin?,

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use playhouse_config::file::{
-    AccessLog, Admin, Ejection, EjectionSettings, Health, Listener, LogFormat, Named, Proxy, Route, Server,
-    Site, Size, Static, Target, Upstream,
+    AccessLog, Admin, Ejection, EjectionSettings, Health, Instances, Listener, LogFormat, Named, Proxy,
+    Route, Scaling, Server, Site, Size, Static, Target, Upstream,
 };
 use playhouse_config::model::{Balance, Encoding};
 use playhouse_config::{Builder, Error, parse};
@@ -21,7 +21,8 @@ use proptest::sample::{Index, select, subsequence};
 const SITE: &str = r##"// A site.
 (
     name: "shop", /* a comment */
-    threads: 4, state_dir: r#"state"#, drain_timeout: "1m 30s",
+    threads: 4, instances: (min: 1, max: 4, min_free_memory: "32MiB", scaling: (up_at: 0.8, up_after: "2s")),
+    state_dir: r#"state"#, drain_timeout: "1m 30s",
     admin: (bind: "[::1]:9900", token_file: "token", hosts: ["admin.example"]),
     access_log: (to: "-", format: Combined),
     listeners: {
@@ -195,6 +196,7 @@ fn usually<T: std::fmt::Debug>(value: impl Strategy<Value = T>) -> impl Strategy
 prop_compose! {
     fn site()(
         name in usually(text(&["shop", "a.b-c_d"])), threads in of(number()), drain_timeout in of(duration()),
+        instances in of(instances()),
         admin in of((text(&["127.0.0.1:9900", "[::1]:1"]), vec(text(&["a.example"]), 0..2))),
         access_log in of((text(&["-", "access.log"]), select(vec![LogFormat::Json, LogFormat::Combined]))),
         listeners in usually((listener("127.0.0.1:1"), listener("[::1]:0"), listener("unix:a.sock"), text(&["edge"]))),
@@ -207,7 +209,7 @@ prop_compose! {
             route.path = Some(format!("/{index}{}", route.path.as_deref().unwrap_or("/")));
         }
         Site {
-            name, threads, drain_timeout, routes, state_dir: None,
+            name, threads, instances, drain_timeout, routes, state_dir: None,
             listeners: listeners.map(|(http, https, edge, name)| {
                 Named(vec![("http".into(), http), ("https".into(), https), (name, edge)])
             }),
@@ -216,6 +218,27 @@ prop_compose! {
             access_log: access_log.map(|(to, format)| AccessLog { to: Some(to), format: Some(format) }),
         }
     }
+}
+
+prop_compose! {
+    fn instances()(
+        min in of(1u64..5), max in usually(4u64..70), timeouts in (of(duration()), of(duration())),
+        min_free_memory in of(any::<u64>()), scaling in of((of(share()), of(share()), of(duration()))),
+    ) -> Instances {
+        Instances {
+            min, max,
+            ready_timeout: timeouts.0,
+            heartbeat_timeout: timeouts.1,
+            min_free_memory: min_free_memory.map(Size),
+            scaling: scaling.map(|(up_at, down_at, cooldown)| {
+                Scaling { up_at, down_at, cooldown, ..Scaling::default() }
+            }),
+        }
+    }
+}
+
+fn share() -> impl Strategy<Value = f64> {
+    prop_oneof![20 => 0.0..1.0, 1 => any::<f64>()]
 }
 
 prop_compose! {

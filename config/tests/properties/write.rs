@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use playhouse_config::file::{Ejection, Listener, Named, Route, Server, Site, Target, Upstream};
+use playhouse_config::file::{Ejection, Instances, Listener, Named, Route, Server, Site, Target, Upstream};
 
 /// A record: only what is there is written.
 #[derive(Default)]
@@ -26,6 +26,7 @@ pub fn site(site: &Site) -> String {
     Record::default()
         .field("name", site.name.as_ref(), string)
         .field("threads", site.threads, number)
+        .field("instances", site.instances.as_ref(), instances)
         .field("drain_timeout", site.drain_timeout, duration)
         .field("admin", site.admin.as_ref(), |admin| {
             Record::default()
@@ -39,6 +40,23 @@ pub fn site(site: &Site) -> String {
         .field("listeners", site.listeners.as_ref(), |listeners| map(listeners, listener))
         .field("upstreams", site.upstreams.as_ref(), |upstreams| map(upstreams, upstream))
         .field("routes", site.routes.as_ref(), |routes| list(routes, route))
+        .end()
+}
+
+fn instances(instances: &Instances) -> String {
+    Record::default()
+        .field("min", instances.min, number)
+        .field("max", instances.max, number)
+        .field("ready_timeout", instances.ready_timeout, duration)
+        .field("heartbeat_timeout", instances.heartbeat_timeout, duration)
+        .field("min_free_memory", instances.min_free_memory, |size| format!("\"{}B\"", size.0))
+        .field("scaling", instances.scaling.as_ref(), |scaling| {
+            Record::default()
+                .field("up_at", scaling.up_at, float)
+                .field("down_at", scaling.down_at, float)
+                .field("cooldown", scaling.cooldown, duration)
+                .end()
+        })
         .end()
 }
 
@@ -135,6 +153,11 @@ fn string(text: impl AsRef<str>) -> String {
 
 fn number(value: impl ToString) -> String {
     value.to_string()
+}
+
+/// With a point or an exponent: an integer of this size would be no number of RON's.
+fn float(value: f64) -> String {
+    format!("{value:?}")
 }
 
 fn word(value: impl std::fmt::Debug) -> String {

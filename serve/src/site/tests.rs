@@ -15,6 +15,7 @@ fn config(routes: Vec<Route>) -> model::Site {
     model::Site {
         name: "test".to_owned(),
         threads: None,
+        instances: None,
         state_dir: None,
         drain_timeout: Duration::from_secs(30),
         admin: model::Admin::default(),
