@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::acceptor::Acceptor;
 use crate::access_log::AccessLog;
-use crate::admin::{self, AdminApplication};
+use crate::admin;
 use crate::certificates::Certificates;
 use crate::connection::Admission;
 use crate::metrics::{Metrics, Samples};
@@ -373,15 +373,6 @@ impl Instance {
         connections: Arc<Seat>,
     ) -> ChildSpec {
         Acceptor::spec(socket, self.site.clone(), Admission::Anyone, connections)
-    }
-
-    pub(crate) fn admin_spec(
-        self: &Arc<Self>,
-        socket: Arc<playhouse_serve::sockets::Socket>,
-        connections: Arc<Seat>,
-    ) -> ChildSpec {
-        let application = Arc::new(AdminApplication::new(self.clone()));
-        Acceptor::spec(socket, application, Admission::SameUser, connections)
     }
 }
 

@@ -13,6 +13,7 @@ use playhouse_serve::sockets::{BindError, Changes, Socket};
 use playhouse_serve::upstream::Upstream;
 use tokio::sync::oneshot;
 
+use crate::admin::{self, Administered};
 use crate::instance::{Instance, LISTENERS, UPSTREAMS};
 use crate::supervision::{Actor, AskError, ChildSpec, Context, Failure, Seat, Supervisor};
 use crate::{supervision, upstreams};
@@ -186,17 +187,8 @@ impl Reloader {
         });
         bring_in_line(&seat(UPSTREAMS), stale, all.into_iter().map(upstreams::spec)).await?;
 
-        let admin = seat(crate::admin::NAME);
-        let connections = admin.child(crate::admin::CONNECTIONS, Supervisor::KIND);
-        let sockets = self.instance.admin_sockets().all();
-        let is_gone = |child: &Arc<Seat>| {
-            child.kind() == "acceptor" && !sockets.iter().any(|socket| &**socket.name() == child.name())
-        };
-        let stale =
-            admin.children().iter().filter(|child| is_gone(child)).map(|child| child.name().into()).collect();
-        let specs =
-            sockets.iter().map(|socket| self.instance.admin_spec(socket.clone(), connections.clone()));
-        bring_in_line(&admin, stale, specs).await
+        let over: Arc<dyn Administered> = self.instance.clone();
+        admin::reconcile(&over).await
     }
 
     fn stale(&self, find: impl FnOnce(&mut Running) -> Vec<Arc<str>>) -> Vec<Arc<str>> {
@@ -205,7 +197,7 @@ impl Reloader {
 }
 
 /// Ends the stale children and adds those that are missing; both commands are idempotent.
-async fn bring_in_line(
+pub(crate) async fn bring_in_line(
     supervisor: &Arc<Seat>,
     stale: Vec<Arc<str>>,
     specs: impl Iterator<Item = ChildSpec>,

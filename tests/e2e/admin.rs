@@ -3,6 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::harness::{Running, Site, curl, eventually};
 
 const ROUTE: &str = r#"(path: "/", to: Respond(status: 200, body: "hello\n"))"#;
@@ -115,6 +117,31 @@ fn hostile_input_is_refused_and_harms_nothing() {
     garbage.rest();
     assert_eq!(site.admin.get("/healthz").status, 200);
     curl([&site.url("http", "/")]).expect(200);
+}
+
+#[test]
+fn a_site_in_one_process_has_no_instances_to_change() {
+    let site = Site::new().route(ROUTE).start();
+    for (target, content) in [
+        ("/v1/scale", json!({"instances": 2})),
+        ("/v1/scale", json!({"instances": "auto"})),
+        ("/v1/drain", json!({"instance": "instance-1"})),
+        ("/v1/upgrade", json!({})),
+        ("/v1/upgrade", json!({"binary": "/bin/true"})),
+    ] {
+        let response = site.admin.post(target, &content);
+        assert_eq!(response.status, 409, "{target}: {}", response.text());
+        assert!(response.text().contains("set `instances`"), "{}", response.text());
+    }
+    for (target, content) in [
+        ("/v1/scale", json!({})),
+        ("/v1/scale", json!({"instances": 0})),
+        ("/v1/scale", json!({"instances": "many"})),
+        ("/v1/drain", json!({})),
+        ("/v1/upgrade", json!({"binary": 1})),
+    ] {
+        assert_eq!(site.admin.post(target, &content).status, 400, "{target} {content}");
+    }
 }
 
 #[test]

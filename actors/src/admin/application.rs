@@ -7,19 +7,17 @@ use std::sync::Arc;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use playhouse_serve::application::End;
+use playhouse_serve::metrics::Scrape;
 use playhouse_serve::{Application, Body, ConnectionInfo, Exchange, Ledger, Outcome};
 use serde::de::DeserializeOwned;
 
 use super::access::{self, Need, Refusal};
+use super::administered::{Administered, Refused, Scale, Value};
 use super::events::EventStream;
-use super::{scrape, status::Status};
-use crate::instance::Instance;
-use crate::reload::ReloadError;
-use crate::supervision::KillError;
 
 /// Answers administrators. Its requests are in a ledger of their own.
 pub struct AdminApplication {
-    instance: Arc<Instance>,
+    over: Arc<dyn Administered>,
     ledger: Arc<Ledger>,
 }
 
@@ -41,10 +39,28 @@ struct Reload {
     site: Option<PathBuf>,
 }
 
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct To {
+    instances: Scale,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Drain {
+    instance: String,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Upgrade {
+    binary: Option<PathBuf>,
+}
+
 impl AdminApplication {
-    /// The admin interface of this instance.
-    pub fn new(instance: Arc<Instance>) -> Self {
-        AdminApplication { instance, ledger: Arc::default() }
+    /// The admin interface of this instance or controller.
+    pub fn new(over: Arc<dyn Administered>) -> Self {
+        AdminApplication { over, ledger: Arc::default() }
     }
 
     async fn answer(&self, exchange: &mut Exchange) -> Result<Response<Body>, Refusal> {
@@ -58,27 +74,41 @@ impl AdminApplication {
                 _ => Refusal(StatusCode::METHOD_NOT_ALLOWED, "not by this method\n"),
             });
         };
-        let (config, token) = (self.instance.config(), self.instance.admin_token());
+        let (config, token) = (self.over.site_config(), self.over.bearer_token());
         access::check(exchange, route.need, &config.admin, token.as_deref())?;
         let query = exchange.request.uri().query().unwrap_or_default();
         Ok(match route.page {
             Page::Dashboard => page("text/html; charset=utf-8", include_str!("dashboard.html").into()),
             Page::Healthy => page("text/plain; charset=utf-8", "ok\n".into()),
-            Page::Ready if self.instance.is_ready() => page("text/plain; charset=utf-8", "ready\n".into()),
+            Page::Ready if self.over.is_site_ready() => page("text/plain; charset=utf-8", "ready\n".into()),
             Page::Ready => return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, "not ready\n")),
-            Page::Metrics => page(scrape::CONTENT_TYPE, scrape::scrape(&self.instance).into()),
-            Page::Status => json(StatusCode::OK, &Status::of(&self.instance)),
+            Page::Metrics => page(Scrape::CONTENT_TYPE, self.over.metrics().await.into()),
+            Page::Status => json(StatusCode::OK, &self.over.status().await),
             Page::Tree => {
                 let connections = query.split('&').any(|pair| pair == "connections=1");
-                json(StatusCode::OK, &self.instance.tree().view(connections))
+                page("application/json", self.over.actors(connections).await.into())
             }
             Page::Events => self.events(exchange),
-            Page::Kill => self.kill(read(exchange).await?),
-            Page::Reload => self.reload(read(exchange).await?).await,
+            Page::Kill => self.kill(read(exchange).await?).await,
+            Page::Reload => {
+                let Reload { site } = read(exchange).await?;
+                done(self.over.clone().reload_site(site).await)
+            }
             Page::Stop => {
-                let instance = self.instance.clone();
-                tokio::spawn(async move { instance.stop().await });
+                tokio::spawn(self.over.clone().stop_site());
                 json(StatusCode::ACCEPTED, &serde_json::json!({"stopping": true}))
+            }
+            Page::Scale => {
+                let To { instances } = read(exchange).await?;
+                done(self.over.scale(instances).await)
+            }
+            Page::Drain => {
+                let Drain { instance } = read(exchange).await?;
+                done(self.over.drain_instance(instance).await)
+            }
+            Page::Upgrade => {
+                let Upgrade { binary } = read(exchange).await?;
+                done(self.over.clone().upgrade(binary).await)
             }
         })
     }
@@ -86,42 +116,17 @@ impl AdminApplication {
     fn events(&self, exchange: &Exchange) -> Response<Body> {
         let last = exchange.request.headers().get("last-event-id");
         let after = last.and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok()).unwrap_or(0);
-        let stream = EventStream::new(self.instance.tree(), after);
+        let stream = EventStream::new(self.over.own_tree().events(), after);
         page("text/event-stream", Body::Stream(Box::pin(stream)))
     }
 
-    fn kill(&self, kill: Kill) -> Response<Body> {
+    async fn kill(&self, kill: Kill) -> Response<Body> {
         let fault = match kill.how.parse() {
             Ok(fault) => fault,
             Err(error) => return failure(StatusCode::BAD_REQUEST, error),
         };
-        let tree = self.instance.tree();
-        let own = format!("{}/{}/", tree.root().name(), super::NAME);
-        if own.starts_with(&format!("{}/", kill.path)) || kill.path.starts_with(&own) {
-            // What carries this answer would be cut off with it: first the answer, then the fault.
-            let Some(seat) = tree.find(&kill.path) else {
-                return failure(StatusCode::NOT_FOUND, format!("no actor {:?}", kill.path));
-            };
-            tokio::spawn(async move {
-                tokio::time::sleep(ANSWER_FIRST).await;
-                // It may have ended by itself meanwhile.
-                let _ = seat.inject(fault);
-            });
-            return json(StatusCode::OK, &serde_json::json!({"path": kill.path, "how": kill.how}));
-        }
-        match tree.kill(&kill.path, fault) {
-            Ok(()) => json(StatusCode::OK, &serde_json::json!({"path": kill.path, "how": kill.how})),
-            Err(error @ KillError::NoSuchActor { .. }) => failure(StatusCode::NOT_FOUND, error),
-            Err(error @ KillError::Unavailable(_)) => failure(StatusCode::CONFLICT, error),
-        }
-    }
-
-    async fn reload(&self, reload: Reload) -> Response<Body> {
-        match self.instance.reload_file(reload.site.as_deref()).await {
-            Ok(reloaded) => json(StatusCode::OK, &reloaded),
-            Err(error @ ReloadError::NoAnswer) => failure(StatusCode::GATEWAY_TIMEOUT, error),
-            Err(error) => failure(StatusCode::UNPROCESSABLE_ENTITY, error),
-        }
+        let answer = serde_json::json!({"path": kill.path, "how": kill.how});
+        done(self.over.fault(kill.path, fault).await.map(|()| answer))
     }
 }
 
@@ -174,6 +179,9 @@ enum Page {
     Kill,
     Reload,
     Stop,
+    Scale,
+    Drain,
+    Upgrade,
 }
 
 struct Route {
@@ -194,10 +202,10 @@ const ROUTES: &[Route] = &[
     Route { method: Method::POST, path: "/v1/kill", need: Need::Change, page: Page::Kill },
     Route { method: Method::POST, path: "/v1/reload", need: Need::Change, page: Page::Reload },
     Route { method: Method::POST, path: "/v1/stop", need: Need::Change, page: Page::Stop },
+    Route { method: Method::POST, path: "/v1/scale", need: Need::Change, page: Page::Scale },
+    Route { method: Method::POST, path: "/v1/drain", need: Need::Change, page: Page::Drain },
+    Route { method: Method::POST, path: "/v1/upgrade", need: Need::Change, page: Page::Upgrade },
 ];
-
-/// Enough for an answer of a few bytes to leave.
-const ANSWER_FIRST: std::time::Duration = std::time::Duration::from_millis(20);
 
 fn is_head(route: &Route, method: &Method) -> bool {
     route.method == Method::GET && *method == Method::HEAD
@@ -234,6 +242,14 @@ fn json(status: StatusCode, value: &impl serde::Serialize) -> Response<Body> {
     }
 }
 
+/// The answer to a command.
+fn done(result: Result<Value, Refused>) -> Response<Body> {
+    match result {
+        Ok(value) => json(StatusCode::OK, &value),
+        Err(Refused { status, message }) => failure(status, message),
+    }
+}
+
 fn failure(status: StatusCode, error: impl fmt::Display) -> Response<Body> {
     let text = serde_json::json!({"error": error.to_string()}).to_string();
     let mut response = page("application/json", text.into());
@@ -253,4 +269,23 @@ async fn read<T: DeserializeOwned>(exchange: &mut Exchange) -> Result<T, Refusal
         tracing::debug!(%error, "an admin request's body is not what it should be");
         Refusal(StatusCode::BAD_REQUEST, "the body must be a JSON object with the fields of this command\n")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_page_has_every_route_and_what_it_needs() {
+        let reference = include_str!("../../../docs/reference/admin.md");
+        for Route { method, path, need, .. } in ROUTES {
+            let need = match need {
+                Need::Open => "–",
+                Need::Read => "read",
+                Need::Change => "change",
+            };
+            let row = format!("| `{method} {path}` | {need} |");
+            assert!(reference.contains(&row), "no {row}");
+        }
+    }
 }

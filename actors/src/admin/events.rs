@@ -10,7 +10,7 @@ use http_body::Frame;
 use playhouse_serve::BodyError;
 use tokio::sync::broadcast::{self, error::RecvError};
 
-use crate::supervision::{Event, Tree};
+use crate::supervision::{Event, Events};
 
 /// The kept events, then each new one; a comment now and then, so that a client that has gone is noticed. Ends when the
 /// site does.
@@ -22,8 +22,8 @@ pub(super) struct EventStream {
 
 impl EventStream {
     /// Events after the one with this number.
-    pub fn new(tree: &Tree, after: u64) -> Self {
-        let (kept, receiver) = tree.events().follow();
+    pub fn new(events: &Events, after: u64) -> Self {
+        let (kept, receiver) = events.follow();
         let mut first = String::from(": events of this site\n\n");
         kept.iter().filter(|event| event.sequence > after).for_each(|event| write(&mut first, event));
         EventStream { first: Some(first.into()), next: Box::pin(next(receiver)), ended: false }

@@ -2,8 +2,10 @@
 //! application behind them.
 
 mod access;
+mod administered;
 mod application;
 mod events;
+mod instance;
 mod scrape;
 mod status;
 
@@ -13,27 +15,29 @@ use std::time::Duration;
 
 use playhouse_config::model::{self, Bind, ClientTimeouts, Limits, Listener};
 
+pub use administered::{Administered, Refused, Scale};
 pub use application::AdminApplication;
 pub use status::{InstanceStatus, ListenerStatus, Status};
 
-use crate::instance::Instance;
-use crate::reload::ReloadError;
+use playhouse_serve::sockets::Socket;
+
+use crate::acceptor::Acceptor;
+use crate::connection::Admission;
+use crate::reload::{self, ReloadError};
 use crate::shard::Shard;
-use crate::supervision::{ChildSpec, Intensity, Shutdown, Strategy, Supervisor};
+use crate::supervision::{Actor, AskError, ChildSpec, Intensity, Seat, Shutdown, Strategy, Supervisor};
 
 /// The admin interface's place in the tree.
 pub const NAME: &str = "admin";
-pub(crate) const CONNECTIONS: &str = "connections";
+const CONNECTIONS: &str = "connections";
 /// The listener that is the Unix socket in the state directory.
 const SOCKET: &str = "socket";
 /// The listener on `admin.bind`.
 const TCP: &str = "tcp";
 
 /// The supervisor of the admin interface.
-pub(crate) fn supervisor(instance: Arc<Instance>) -> Supervisor {
+pub(crate) fn supervisor(over: Arc<dyn Administered>) -> Supervisor {
     Supervisor::new(Strategy::OneForOne, Intensity::default(), move || {
-        let admin = instance.tree().root().child(NAME, <Supervisor as crate::supervision::Actor>::KIND);
-        let shards = admin.child(CONNECTIONS, <Supervisor as crate::supervision::Actor>::KIND);
         let mut children = vec![
             ChildSpec::new(CONNECTIONS, || {
                 Supervisor::new(Strategy::OneForOne, Intensity::default(), || {
@@ -42,10 +46,32 @@ pub(crate) fn supervisor(instance: Arc<Instance>) -> Supervisor {
             })
             .shutdown(Shutdown::After(FAREWELL * 2)),
         ];
-        let sockets = instance.admin_sockets().all();
-        children.extend(sockets.into_iter().map(|socket| instance.admin_spec(socket, shards.clone())));
+        children.extend(over.admin_sockets().all().into_iter().map(|socket| acceptor(socket, &over)));
         children
     })
+}
+
+/// Gives every listener of the admin interface its acceptor, and ends those of what is gone. To be done after a reload;
+/// idempotent.
+pub(crate) async fn reconcile(over: &Arc<dyn Administered>) -> Result<(), AskError> {
+    let admin = seat(over);
+    let sockets = over.admin_sockets().all();
+    let is_gone = |child: &Arc<Seat>| {
+        child.kind() == "acceptor" && !sockets.iter().any(|socket| &**socket.name() == child.name())
+    };
+    let stale =
+        admin.children().iter().filter(|child| is_gone(child)).map(|child| child.name().into()).collect();
+    reload::bring_in_line(&admin, stale, sockets.iter().map(|socket| acceptor(socket.clone(), over))).await
+}
+
+fn seat(over: &Arc<dyn Administered>) -> Arc<Seat> {
+    over.own_tree().root().child(NAME, Supervisor::KIND)
+}
+
+fn acceptor(socket: Arc<Socket>, over: &Arc<dyn Administered>) -> ChildSpec {
+    let connections = seat(over).child(CONNECTIONS, Supervisor::KIND);
+    let application = Arc::new(AdminApplication::new(over.clone()));
+    Acceptor::spec(socket, application, Admission::SameUser, connections)
 }
 
 /// The admin interface's listeners.

@@ -5,8 +5,6 @@ use playhouse_serve::metrics::Scrape;
 use crate::instance::Instance;
 use crate::supervision::{Node, SeatState};
 
-pub(super) const CONTENT_TYPE: &str = Scrape::CONTENT_TYPE;
-
 /// The site's metrics in Prometheus' text format.
 pub(super) fn scrape(instance: &Instance) -> String {
     let site = instance.site();

@@ -1,7 +1,5 @@
 //! `/v1/status`: the site at a glance. Fields are added, never renamed.
 
-use std::sync::Arc;
-
 use playhouse_serve::ledger::Totals;
 use playhouse_serve::upstream::UpstreamStatus;
 
@@ -9,7 +7,8 @@ use crate::instance::{Instance, ROOT};
 use crate::supervision::Event;
 
 /// The site at a glance.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct Status {
     /// Its name.
     pub site: String,
@@ -42,10 +41,11 @@ pub struct Status {
 }
 
 /// One listener.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct ListenerStatus {
     /// Its name.
-    pub name: Arc<str>,
+    pub name: String,
     /// Where it listens, a port 0 resolved.
     pub address: String,
     /// Its open connections.
@@ -59,14 +59,15 @@ pub struct ListenerStatus {
 }
 
 /// One process that serves.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct InstanceStatus {
     /// Its name.
     pub id: String,
     /// Its process.
     pub pid: u32,
     /// `active` or `draining`.
-    pub state: &'static str,
+    pub state: String,
     /// Counts upgrades and rolls.
     pub generation: u64,
     /// Open connections.
@@ -87,7 +88,7 @@ impl Status {
         let listeners = site.sockets.all().into_iter().map(|socket| {
             let counts = socket.counts();
             ListenerStatus {
-                name: socket.name().clone(),
+                name: socket.name().to_string(),
                 address: socket.address().to_owned(),
                 connections: counts.open,
                 waiting: counts.waiting,
@@ -98,7 +99,7 @@ impl Status {
         let own = InstanceStatus {
             id: ROOT.to_owned(),
             pid,
-            state: if instance.is_stopping() { "draining" } else { "active" },
+            state: if instance.is_stopping() { "draining" } else { "active" }.to_owned(),
             generation: 1,
             connections: instance.connections(),
             rss_bytes: resident_bytes(),

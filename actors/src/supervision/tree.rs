@@ -108,12 +108,15 @@ impl Tree {
         names.try_fold(self.root.clone(), |seat, name| seat.find_child(name))
     }
 
+    /// The seat with this path, or what could have been meant.
+    pub fn seat(&self, path: &str) -> Result<Arc<Seat>, KillError> {
+        let missing = || KillError::NoSuchActor { path: path.to_owned(), nearest: self.nearest(path) };
+        self.find(path).ok_or_else(missing)
+    }
+
     /// Puts a fault into the actor with this path.
     pub fn kill(&self, path: &str, fault: Fault) -> Result<(), KillError> {
-        let Some(seat) = self.find(path) else {
-            return Err(KillError::NoSuchActor { path: path.to_owned(), nearest: self.nearest(path) });
-        };
-        seat.inject(fault).map_err(|Unavailable| KillError::Unavailable(path.to_owned()))
+        self.seat(path)?.inject(fault).map_err(|Unavailable| KillError::Unavailable(path.to_owned()))
     }
 
     /// The whole tree; connections are listed only on request.

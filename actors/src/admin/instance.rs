@@ -1,0 +1,74 @@
+//! A site in one process, as administrators see it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::StatusCode;
+use playhouse_config::model;
+use playhouse_serve::sockets::Sockets;
+
+use super::administered::{Administered, Refused, Value, fault_here};
+use super::scrape;
+use super::status::Status;
+use crate::instance::Instance;
+use crate::reload::ReloadError;
+use crate::supervision::{Fault, Tree};
+
+impl Administered for Instance {
+    fn own_tree(&self) -> &Arc<Tree> {
+        self.tree()
+    }
+
+    fn admin_sockets(&self) -> &Sockets {
+        self.admin_sockets()
+    }
+
+    fn site_config(&self) -> Arc<model::Site> {
+        self.config()
+    }
+
+    fn bearer_token(&self) -> Arc<Option<String>> {
+        self.admin_token()
+    }
+
+    fn is_site_ready(&self) -> bool {
+        self.is_ready()
+    }
+
+    fn metrics(&self) -> BoxFuture<'_, String> {
+        Box::pin(async { scrape::scrape(self) })
+    }
+
+    fn status(&self) -> BoxFuture<'_, Status> {
+        Box::pin(async { Status::of(self) })
+    }
+
+    fn actors(&self, connections: bool) -> BoxFuture<'_, Bytes> {
+        // A node is made of strings and numbers: there is always JSON of it.
+        Box::pin(async move { serde_json::to_vec(&self.tree().view(connections)).unwrap_or_default().into() })
+    }
+
+    fn fault(&self, path: String, fault: Fault) -> BoxFuture<'_, Result<(), Refused>> {
+        Box::pin(async move { fault_here(self.tree(), &path, fault) })
+    }
+
+    fn reload_site(self: Arc<Self>, file: Option<PathBuf>) -> BoxFuture<'static, Result<Value, Refused>> {
+        Box::pin(async move {
+            let reloaded = self.reload_file(file.as_deref()).await.map_err(|error| {
+                let status = match error {
+                    ReloadError::NoAnswer => StatusCode::GATEWAY_TIMEOUT,
+                    _ => StatusCode::UNPROCESSABLE_ENTITY,
+                };
+                Refused::new(status, error)
+            })?;
+            serde_json::to_value(&reloaded)
+                .map_err(|error| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, error))
+        })
+    }
+
+    fn stop_site(self: Arc<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move { self.stop().await })
+    }
+}
