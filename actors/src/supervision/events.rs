@@ -46,6 +46,8 @@ pub enum EventKind {
     Upstream,
     /// A listener was opened, closed, or could not accept.
     Listener,
+    /// Another number of instances is wanted, or memory keeps it down.
+    Scaling,
     /// The site starts, drains or stops.
     Lifecycle,
 }
