@@ -13,7 +13,7 @@ use playhouse_serve::ledger::Totals;
 use playhouse_serve::random::Random;
 use playhouse_serve::router::route::RouteError;
 use playhouse_serve::site::Handlers;
-use playhouse_serve::sockets::{BindError, Prepared, Sockets};
+use playhouse_serve::sockets::{BindError, Given, Prepared, Sockets};
 use playhouse_serve::tls::Certificates as CertificateTable;
 use ractor::{ActorCell, SpawnErr};
 use tokio::time::Instant;
@@ -101,6 +101,15 @@ impl Instance {
     /// Takes the state directory, opens every socket and file that the site needs, and builds its tables. No actor
     /// runs yet. To be called within a tokio runtime.
     pub fn open(config: model::Site, options: Options) -> Result<Arc<Self>, StartError> {
+        Self::open_with(config, options, &mut Given::default())
+    }
+
+    /// The same, with listening sockets that another process has opened.
+    pub fn open_with(
+        config: model::Site,
+        options: Options,
+        given: &mut Given,
+    ) -> Result<Arc<Self>, StartError> {
         let state_dir = options.state_dir.as_deref().map(StateDir::take).transpose()?;
         let random = options.seed.map_or_else(Random::from_os, Random::seeded);
         let tree = Tree::new(ROOT, <Supervisor as supervision::Actor>::KIND, random.below(u64::MAX));
@@ -122,7 +131,7 @@ impl Instance {
             started: Instant::now(),
             _watchdog: watchdog,
         };
-        instance.apply(&config)?;
+        instance.apply(&config, given)?;
         Ok(Arc::new(instance))
     }
 
@@ -180,6 +189,15 @@ impl Instance {
     /// changed.
     pub async fn reload(self: &Arc<Self>, config: model::Site) -> Result<Reloaded, ReloadError> {
         self.ask_reloader(Reload::To(Arc::new(config))).await
+    }
+
+    /// The same, with listening sockets that another process has opened. Those that are not used stay in `given`.
+    pub async fn reload_with(
+        self: &Arc<Self>,
+        config: model::Site,
+        given: Arc<Mutex<Given>>,
+    ) -> Result<Reloaded, ReloadError> {
+        self.ask_reloader(Reload::With(Arc::new(config), given)).await
     }
 
     /// Reads a site file, or the one that the instance was started from, and puts it into force.
@@ -270,9 +288,9 @@ impl Instance {
     }
 
     /// Puts a configuration into the tables: first everything that can fail, then everything that cannot.
-    pub(crate) fn apply(&self, config: &model::Site) -> Result<Reloaded, ReloadError> {
+    pub(crate) fn apply(&self, config: &model::Site, given: &mut Given) -> Result<Reloaded, ReloadError> {
         let token = admin::read_token(&config.admin)?;
-        let prepared = self.site.sockets.prepare(&config.listeners, &self.site.certificates)?;
+        let prepared = self.site.sockets.prepare(&config.listeners, &self.site.certificates, given)?;
         let admin = self.prepare_admin(config)?;
         self.check_handlers(config)?;
         self.site.access_log.apply(config.access_log.as_ref()).map_err(ReloadError::Log)?;
@@ -298,7 +316,8 @@ impl Instance {
 
     fn prepare_admin(&self, config: &model::Site) -> Result<Prepared, Vec<BindError>> {
         let socket = self.state_dir.as_ref().map(StateDir::admin_socket);
-        self.admin.prepare(&admin::listeners(socket, &config.admin), &CertificateTable::default())
+        let listeners = admin::listeners(socket, &config.admin);
+        self.admin.prepare(&listeners, &CertificateTable::default(), &mut Given::default())
     }
 
     async fn ask_reloader(self: &Arc<Self>, reload: Reload) -> Result<Reloaded, ReloadError> {

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use playhouse_config::model;
 use playhouse_serve::router::route::RouteError;
-use playhouse_serve::sockets::{BindError, Changes, Socket};
+use playhouse_serve::sockets::{BindError, Changes, Given, Socket};
 use playhouse_serve::upstream::Upstream;
 use tokio::sync::oneshot;
 
@@ -30,6 +31,8 @@ pub enum Reload {
     File(Option<PathBuf>),
     /// A site made in code.
     To(Arc<model::Site>),
+    /// The same, with listening sockets that another process has opened.
+    With(Arc<model::Site>, Arc<Mutex<Given>>),
 }
 
 /// What a reload has changed.
@@ -135,8 +138,13 @@ impl Reloader {
     }
 
     async fn reload(&self, reload: Reload) -> Result<Reloaded, ReloadError> {
+        let mut given = Arc::default();
         let config = match reload {
             Reload::To(config) => config,
+            Reload::With(config, sockets) => {
+                given = sockets;
+                config
+            }
             Reload::File(path) => {
                 let path =
                     path.or_else(|| self.instance.options().site_file.clone()).ok_or(ReloadError::NoFile)?;
@@ -144,7 +152,7 @@ impl Reloader {
                 Arc::new(loaded.map_err(|_| ReloadError::NoAnswer)??)
             }
         };
-        let reloaded = self.instance.apply(&config)?;
+        let reloaded = self.instance.apply(&config, &mut given.lock())?;
         // The reload is in force; should this fail, the next incarnation does it again.
         self.reconcile().await.map_err(|AskError| ReloadError::NoAnswer)?;
         Ok(reloaded)

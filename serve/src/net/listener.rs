@@ -1,85 +1,55 @@
-//! Listening sockets.
+//! Listening sockets that are accepted from.
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 
 use playhouse_config::model::Bind;
-use rustix::fs::Mode;
 use rustix::io::Errno;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use rustix::net::SocketFlags;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
-use super::Stream;
+use super::{BoundSocket, Stream};
 use crate::exchange::Peer;
 
-/// A bound, listening socket. Dropped, it closes, and takes its own socket file away.
+/// A listening socket in the runtime's driver. Dropped, it closes, and takes its own socket file away.
+///
+/// Several processes may hold one socket. Each is woken by every client; whoever accepts first has it.
 #[derive(Debug)]
-#[allow(clippy::disallowed_types)]
 pub struct Listener {
-    kind: Kind,
-    address: String,
-}
-
-#[derive(Debug)]
-#[allow(clippy::disallowed_types)]
-enum Kind {
-    Tcp { listener: tokio::net::TcpListener, local: SocketAddr },
-    Unix { listener: tokio::net::UnixListener, file: SocketFile },
+    socket: AsyncFd<BoundSocket>,
 }
 
 impl Listener {
-    /// Binds and listens. Must be called within a runtime, whose driver the socket joins.
-    ///
-    /// TCP: `SO_REUSEADDR`, dual-stack on IPv6 unless `only_v6`. Unix: a stale socket file (nobody answers behind it)
-    /// is replaced; the file has its mode before anyone can connect.
+    /// Binds and listens, see [`BoundSocket::bind`]. Must be called within a runtime, whose driver the socket joins.
     ///
     /// # Errors
-    /// What the kernel says; `AddrInUse` where another process listens on the socket file, `AlreadyExists` where the
-    /// path is something else than a socket.
+    /// Those of [`BoundSocket::bind`].
     pub fn bind(bind: &Bind, backlog: u32) -> io::Result<Listener> {
-        let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
-        match bind {
-            Bind::Tcp { address, only_v6 } => Self::bind_tcp(*address, *only_v6, backlog),
-            Bind::Unix { path, mode } => Self::bind_unix(path, *mode, backlog),
-        }
+        Self::new(BoundSocket::bind(bind, backlog)?)
     }
 
-    #[allow(clippy::disallowed_types)]
-    fn bind_tcp(address: SocketAddr, only_v6: bool, backlog: i32) -> io::Result<Listener> {
-        let kind = Type::STREAM.nonblocking().cloexec();
-        let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        if address.is_ipv6() {
-            socket.set_only_v6(only_v6)?;
-        }
-        // Accepted sockets inherit it: one system call less for each connection.
-        socket.set_tcp_nodelay(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(backlog)?;
-        let listener = tokio::net::TcpListener::from_std(socket.into())?;
-        let local = listener.local_addr()?;
-        Ok(Listener { address: local.to_string(), kind: Kind::Tcp { listener, local } })
+    /// A socket that another process has opened for `bind`, see [`BoundSocket::from_descriptor`]. Must be called within
+    /// a runtime, whose driver the socket joins.
+    ///
+    /// # Errors
+    /// Those of [`BoundSocket::from_descriptor`].
+    pub fn from_descriptor(descriptor: OwnedFd, bind: &Bind) -> io::Result<Listener> {
+        Self::new(BoundSocket::from_descriptor(descriptor, bind)?)
     }
 
-    #[allow(clippy::disallowed_types)]
-    fn bind_unix(path: &Path, mode: Option<u32>, backlog: i32) -> io::Result<Listener> {
-        remove_stale(path)?;
-        let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
-        if let Some(mode) = mode {
-            // The file is created with the socket's own mode less the umask: never wider than asked for.
-            rustix::fs::fchmod(socket.as_fd(), Mode::from_raw_mode(mode & 0o777))?;
-        }
-        socket.bind(&SockAddr::unix(path)?)?;
-        let file = SocketFile::of(path)?;
-        if let Some(mode) = mode {
-            file.set_mode(mode)?;
-        }
-        // Only from here on can anyone connect.
-        socket.listen(backlog)?;
-        let listener = tokio::net::UnixListener::from_std(socket.into())?;
-        Ok(Listener { address: format!("unix:{}", path.display()), kind: Kind::Unix { listener, file } })
+    /// Puts a socket into the runtime's driver. Must be called within a runtime.
+    ///
+    /// # Errors
+    /// What the kernel says, of too many watched descriptors for instance.
+    #[expect(
+        deprecated,
+        reason = "what its successor wants to be promised, a `BoundSocket` keeps: it has one descriptor, open as long as it lives"
+    )]
+    pub fn new(socket: BoundSocket) -> io::Result<Listener> {
+        Ok(Listener { socket: AsyncFd::with_interest(socket, Interest::READABLE)? })
     }
 
     /// Accepts one connection. Cancel-safe: a future that is dropped has accepted nothing.
@@ -87,49 +57,107 @@ impl Listener {
     /// # Errors
     /// What the kernel says of this one call; the listener stays usable. [`is_exhausted`] tells whether to wait.
     pub async fn accept(&self) -> io::Result<(Stream, Peer)> {
-        match &self.kind {
-            Kind::Tcp { listener, .. } => {
-                let (stream, peer) = listener.accept().await?;
-                Ok((Stream::Tcp(stream), Peer::Tcp(peer)))
-            }
-            Kind::Unix { listener, .. } => {
-                let (stream, _) = listener.accept().await?;
-                Ok((Stream::Unix(stream), Peer::Unix))
+        loop {
+            self.readable().await?;
+            if let Some(accepted) = self.try_accept()? {
+                return Ok(accepted);
             }
         }
+    }
+
+    /// Completes when somebody seems to wait. Accepts nothing; another process may be faster.
+    ///
+    /// # Errors
+    /// Only where the runtime is shutting down.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.socket.readable().await.map(|mut ready| ready.retain_ready())
+    }
+
+    /// Accepts one connection if [`Listener::readable`] has seen somebody wait who still does.
+    ///
+    /// # Errors
+    /// Those of [`Listener::accept`].
+    pub fn try_accept(&self) -> io::Result<Option<(Stream, Peer)>> {
+        none_where_nobody_waits(self.socket.try_io(Interest::READABLE, accept))
+    }
+
+    /// Accepts one connection if the kernel has one, whether the runtime has heard of it or not.
+    ///
+    /// # Errors
+    /// Those of [`Listener::accept`].
+    pub fn accept_now(&self) -> io::Result<Option<(Stream, Peer)>> {
+        none_where_nobody_waits(accept(self.socket()))
+    }
+
+    /// The socket itself.
+    pub fn socket(&self) -> &BoundSocket {
+        self.socket.get_ref()
+    }
+
+    /// The socket, to be looked at.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket().descriptor()
+    }
+
+    /// A duplicate to be passed on: the same socket with the same queue.
+    ///
+    /// # Errors
+    /// Where the process has no descriptor left.
+    pub fn try_clone_descriptor(&self) -> io::Result<OwnedFd> {
+        self.socket().try_clone_descriptor()
+    }
+
+    /// Leaves the socket file where it is when this is dropped: others listen on the socket.
+    pub fn keep_file(&self) {
+        self.socket().keep_file();
     }
 
     /// The address as bound, a port 0 resolved; `unix:/path` for a Unix socket.
     pub fn address(&self) -> &str {
-        &self.address
+        self.socket().address()
     }
 
     /// The TCP address as bound, a port 0 resolved; `None` for a Unix socket.
     pub fn local(&self) -> Option<SocketAddr> {
-        match &self.kind {
-            Kind::Tcp { local, .. } => Some(*local),
-            Kind::Unix { .. } => None,
-        }
+        self.socket().local()
     }
 
     /// The local address of a stream that was accepted here; asks the kernel only behind a wildcard address.
     pub fn local_of(&self, stream: &Stream) -> Option<SocketAddr> {
-        match &self.kind {
-            Kind::Tcp { local, .. } if local.ip().is_unspecified() => stream.local_address(),
-            Kind::Tcp { local, .. } => Some(*local),
-            Kind::Unix { .. } => None,
+        match self.local()? {
+            local if local.ip().is_unspecified() => stream.local_address(),
+            local => Some(local),
         }
     }
 
-    /// Changes the permission bits of the socket file; nothing for TCP.
+    /// Changes the permission bits of the socket file; nothing for TCP, and where the file is another process's.
     ///
     /// # Errors
     /// What the file system says.
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
-        match &self.kind {
-            Kind::Unix { file, .. } => file.set_mode(mode),
-            Kind::Tcp { .. } => Ok(()),
-        }
+        self.socket().set_mode(mode)
+    }
+}
+
+#[allow(clippy::disallowed_types)]
+fn accept(socket: &BoundSocket) -> io::Result<(Stream, Peer)> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (stream, peer) = rustix::net::acceptfrom_with(socket, flags)?;
+    if socket.local().is_none() {
+        let stream = tokio::net::UnixStream::from_std(UnixStream::from(stream))?;
+        return Ok((Stream::Unix(stream), Peer::Unix));
+    }
+    // The kernel always names a TCP client.
+    let peer = peer.ok_or(Errno::NOTCONN)?.try_into()?;
+    let stream = tokio::net::TcpStream::from_std(std::net::TcpStream::from(stream))?;
+    Ok((Stream::Tcp(stream), Peer::Tcp(peer)))
+}
+
+fn none_where_nobody_waits<T>(accepted: io::Result<T>) -> io::Result<Option<T>> {
+    match accepted {
+        Ok(accepted) => Ok(Some(accepted)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -140,58 +168,11 @@ pub fn is_exhausted(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
-/// A socket file that we have made. Dropped, it is removed, if it is still ours.
-#[derive(Debug)]
-struct SocketFile {
-    path: PathBuf,
-    inode: (u64, u64),
-}
-
-impl SocketFile {
-    fn of(path: &Path) -> io::Result<Self> {
-        let metadata = std::fs::symlink_metadata(path)?;
-        Ok(SocketFile { path: path.to_owned(), inode: (metadata.dev(), metadata.ino()) })
-    }
-
-    fn set_mode(&self, mode: u32) -> io::Result<()> {
-        std::fs::set_permissions(&self.path, std::fs::Permissions::from_mode(mode & 0o777))
-    }
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        let ours = std::fs::symlink_metadata(&self.path)
-            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.inode);
-        if ours && let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "socket file not removed");
-        }
-    }
-}
-
-/// Removes a socket file behind which nobody listens.
-fn remove_stale(path: &Path) -> io::Result<()> {
-    let metadata = match std::fs::symlink_metadata(path) {
-        Ok(metadata) => metadata,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    if !metadata.file_type().is_socket() {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "exists and is not a socket"));
-    }
-    let probe = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
-    match probe.connect(&SockAddr::unix(path)?) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
-        // Connected, or the queue of whoever listens is full.
-        Ok(()) | Err(_) => {
-            Err(io::Error::new(io::ErrorKind::AddrInUse, "in use: another process listens on this socket"))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
     use super::*;
     use crate::net::Connector;
     use playhouse_config::model::Address;
@@ -268,6 +249,22 @@ mod tests {
         let _successor = Listener::bind(&bind, 16).unwrap();
         drop(ours);
         assert!(path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_queue_is_shared_by_all_who_hold_the_socket() {
+        let opener = Listener::bind(&tcp("127.0.0.1:0", false), 16).unwrap();
+        let bind = tcp(opener.address(), false);
+        let other = Listener::from_descriptor(opener.try_clone_descriptor().unwrap(), &bind).unwrap();
+        let address = Address::Tcp(opener.local().unwrap());
+        let _client = Connector::connect(&address).await.unwrap();
+        other.readable().await.unwrap();
+        opener.readable().await.unwrap();
+        assert!(opener.try_accept().unwrap().is_some());
+        assert!(other.try_accept().unwrap().is_none());
+        drop(opener);
+        let _client = Connector::connect(&address).await.unwrap();
+        other.accept().await.unwrap();
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The count of a socket's open connections, and its limit.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Notify;
+
+use super::fairness::Peers;
 
 /// How many connections of a socket are open, and how many may be.
 #[derive(Debug)]
@@ -11,14 +13,16 @@ pub struct Connections {
     open: AtomicUsize,
     limit: AtomicUsize,
     freed: Notify,
+    peers: Arc<OnceLock<Arc<dyn Peers>>>,
 }
 
 impl Connections {
-    pub(super) fn new(limit: usize) -> Arc<Self> {
+    pub(super) fn new(limit: usize, peers: Arc<OnceLock<Arc<dyn Peers>>>) -> Arc<Self> {
         Arc::new(Connections {
             open: AtomicUsize::new(0),
             limit: AtomicUsize::new(limit),
             freed: Notify::new(),
+            peers,
         })
     }
 
@@ -46,9 +50,18 @@ impl Connections {
         &self.freed
     }
 
+    /// Those who accept from the same sockets, where there are any.
+    pub(super) fn peers(&self) -> Option<&Arc<dyn Peers>> {
+        self.peers.get()
+    }
+
     pub(super) fn lease(self: &Arc<Self>) -> Lease {
         self.open.fetch_add(1, Ordering::AcqRel);
-        Lease { connections: self.clone() }
+        let peers = self.peers.get().cloned();
+        if let Some(peers) = &peers {
+            peers.opened();
+        }
+        Lease { connections: self.clone(), peers }
     }
 }
 
@@ -57,10 +70,15 @@ impl Connections {
 #[must_use = "dropping a lease gives the place to another connection"]
 pub struct Lease {
     connections: Arc<Connections>,
+    /// Whom it was counted for.
+    peers: Option<Arc<dyn Peers>>,
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        if let Some(peers) = &self.peers {
+            peers.closed();
+        }
         self.connections.open.fetch_sub(1, Ordering::AcqRel);
         self.connections.freed.notify_waiters();
     }

@@ -1,27 +1,39 @@
 //! The socket table: listening sockets and what was accepted from them, outliving every acceptor and every reload that
 //! does not concern them.
 
+mod bound;
 mod connections;
+mod fairness;
+mod gate;
+mod given;
 mod handoff;
+mod plan;
 mod prepare;
 mod socket;
 
+pub use bound::{Bound, BoundChanges, Passable, PreparedBound};
 pub use connections::{Connections, Lease};
+pub use fairness::{Peers, Share};
+pub use given::Given;
 pub use handoff::{Accepted, TicketId};
 pub use prepare::{BindError, BindErrorKind, Changes, Prepared};
 pub use socket::{AcceptError, Counts, Socket};
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use dashmap::DashMap;
 use parking_lot::Mutex;
 
-/// All sockets of a site, by the listener's name.
+use self::gate::Gate;
+
+/// All sockets of a site, by the listener's name. They accept at once, unless they are [held](Sockets::hold).
 #[derive(Debug, Default)]
 pub struct Sockets {
     table: DashMap<Arc<str>, Arc<Socket>>,
     /// Every name that was ever seen; its place is its number.
     names: Mutex<Vec<Arc<str>>>,
+    gate: Arc<Gate>,
+    peers: Arc<OnceLock<Arc<dyn Peers>>>,
 }
 
 impl Sockets {
@@ -47,8 +59,39 @@ impl Sockets {
         })
     }
 
+    /// Lets nobody accept, on these sockets and those to come, until [`Sockets::activate`]. Clients are left to the other
+    /// processes that hold the sockets, or wait in the kernel's queue. To be called before the first acceptor runs.
+    pub fn hold(&self) {
+        self.gate.shut();
+    }
+
+    /// Accepting begins; from then on new sockets accept at once. Idempotent.
+    pub fn activate(&self) {
+        self.gate.open();
+    }
+
+    /// Whether accepting has begun.
+    pub fn is_active(&self) -> bool {
+        self.gate.is_open()
+    }
+
+    /// Counts connections for `peers`, and lets them go first where they have fewer. To be called once, before the first
+    /// acceptor runs; later calls change nothing.
+    pub fn share_with(&self, peers: Arc<dyn Peers>) {
+        let _ = self.peers.set(peers);
+    }
+
+    /// Lets all listening sockets go at once: no client is taken from the kernel's queues any more, because others hold
+    /// the sockets and take them. Acceptors end with [`AcceptError::Closed`], connections go on.
+    pub fn leave(&self) {
+        for socket in self.all() {
+            socket.leave();
+        }
+    }
+
     /// Stops all accepting: every [`Socket::accept`] takes what the kernel has ready, and then says
-    /// [`AcceptError::Closed`].
+    /// [`AcceptError::Closed`]. Sockets that were never activated, and those that were [left](Sockets::leave), take
+    /// nobody.
     pub fn close(&self) {
         for socket in self.all() {
             socket.close();
@@ -81,7 +124,7 @@ mod tests {
     }
 
     fn apply(sockets: &Sockets, listeners: &[model::Listener]) -> Changes {
-        sockets.commit(sockets.prepare(listeners, &Certificates::default()).unwrap())
+        sockets.commit(sockets.prepare(listeners, &Certificates::default(), &mut Given::default()).unwrap())
     }
 
     fn names(sockets: &[Arc<Socket>]) -> Vec<String> {
@@ -117,7 +160,9 @@ mod tests {
         long.bind = Bind::Unix { path: format!("/{}", "x".repeat(200)).into(), mode: None };
         let mut lost = tcp("lost");
         lost.bind = Bind::Unix { path: "/no/such/directory/x.sock".into(), mode: None };
-        let errors = Sockets::default().prepare(&[late, long, lost], &Certificates::default()).unwrap_err();
+        let errors = Sockets::default()
+            .prepare(&[late, long, lost], &Certificates::default(), &mut Given::default())
+            .unwrap_err();
         let said: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert_eq!(said.len(), 3, "{said:?}");
         let expected = [
@@ -262,8 +307,9 @@ mod tests {
             bind: Bind::Unix { path: dir.path().join("no/such/dir"), mode: None },
             ..tcp("worse")
         };
-        let errors =
-            sockets.prepare(&[tcp("running"), bad, good, worse], &Certificates::default()).unwrap_err();
+        let errors = sockets
+            .prepare(&[tcp("running"), bad, good, worse], &Certificates::default(), &mut Given::default())
+            .unwrap_err();
         assert_eq!(errors.iter().map(|error| &*error.listener).collect::<Vec<_>>(), ["bad", "worse"]);
         assert!(!path.exists());
         assert!(!running.is_closed());
@@ -304,6 +350,91 @@ mod tests {
         assert!(accept.as_mut().now_or_never().is_none());
         socket.close();
         assert!(matches!(accept.await, Err(AcceptError::Closed)));
+    }
+
+    #[tokio::test]
+    async fn sockets_that_are_held_leave_clients_to_the_kernel_until_they_are_activated() {
+        let sockets = Sockets::default();
+        sockets.hold();
+        let socket = apply(&sockets, &[tcp("http")]).added.remove(0);
+        let _client = Connector::connect(&address(&socket)).await.unwrap();
+        let mut accept = std::pin::pin!(socket.accept());
+        for _ in 0..10 {
+            assert!(futures_util::poll!(accept.as_mut()).is_pending());
+            tokio::task::yield_now().await;
+        }
+        assert!(!sockets.is_active());
+        sockets.activate();
+        accept.await.unwrap();
+        let late = apply(&sockets, &[tcp("http"), tcp("late")]).added.remove(0);
+        let _client = Connector::connect(&address(&late)).await.unwrap();
+        late.accept().await.unwrap();
+    }
+
+    /// A socket table that shares the listening sockets of another, as another process would.
+    fn shares(with: &Sockets, listeners: &[model::Listener]) -> Sockets {
+        let mut given = Given::only();
+        for socket in with.all() {
+            given.add(socket.name(), 0, socket.listener().unwrap().try_clone_descriptor().unwrap());
+        }
+        let sockets = Sockets::default();
+        sockets.commit(sockets.prepare(listeners, &Certificates::default(), &mut given).unwrap());
+        sockets
+    }
+
+    #[tokio::test]
+    async fn who_leaves_takes_nobody_from_the_queue_that_others_share_and_ends_nobody() {
+        let listeners = [tcp("http")];
+        let leaving = Sockets::default();
+        let socket = apply(&leaving, &listeners).added.remove(0);
+        let to = address(&socket);
+        let staying = shares(&leaving, &listeners).socket("http").unwrap();
+        let _client = Connector::connect(&to).await.unwrap();
+        let _ticket = socket.accept().await.unwrap();
+        let mut accept = std::pin::pin!(socket.accept());
+        assert!(accept.as_mut().now_or_never().is_none());
+        let _client = Connector::connect(&to).await.unwrap();
+        leaving.leave();
+        assert!(socket.listener().is_none());
+        assert!(matches!(accept.await, Err(AcceptError::Closed)));
+        assert!(socket.closed().now_or_never().is_none());
+        staying.accept().await.unwrap();
+        assert_eq!((socket.counts().accepted, staying.counts().accepted), (1, 1));
+        // Now the connections are to finish, too.
+        leaving.close();
+        socket.closed().await;
+        assert!(matches!(socket.accept().await, Err(AcceptError::Closed)));
+    }
+
+    #[tokio::test]
+    async fn a_reload_goes_on_with_a_given_socket_unless_another_is_given() {
+        let listeners = [tcp("http")];
+        let opener = Sockets::default();
+        let opened = apply(&opener, &listeners).added.remove(0);
+        let sockets = shares(&opener, &listeners);
+        let before = sockets.socket("http").unwrap();
+        let prepare = |descriptor: Option<std::os::fd::OwnedFd>| {
+            let mut given = Given::only();
+            if let Some(descriptor) = descriptor {
+                given.add("http", 0, descriptor);
+            }
+            sockets.commit(sockets.prepare(&listeners, &Certificates::default(), &mut given).unwrap())
+        };
+        assert!(prepare(None).added.is_empty());
+        let same = opened.listener().unwrap().try_clone_descriptor().unwrap();
+        assert!(prepare(Some(same)).added.is_empty());
+        let other = apply(&Sockets::default(), &listeners).added.remove(0).listener().unwrap();
+        let changes = prepare(Some(other.try_clone_descriptor().unwrap()));
+        assert_eq!(
+            (names(&changes.added), names(&changes.removed)),
+            (vec!["http".into()], vec!["http".into()])
+        );
+        assert!(before.is_closed());
+        assert_eq!(sockets.socket("http").unwrap().address(), other.address());
+        let errors = sockets
+            .prepare(&[tcp("http"), tcp("new")], &Certificates::default(), &mut Given::only())
+            .unwrap_err();
+        assert!(matches!(errors[..], [BindError { error: BindErrorKind::NotGiven, .. }]));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! Changing which sockets there are: everything is bound first, and only then anything changed.
+//! Changing which sockets there are: everything is opened first, and only then anything changed.
 
 use std::fmt;
 use std::io;
@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use playhouse_config::model::{self, Bind};
 
+use super::given::Given;
+use super::plan::{self, Place, Source};
 use super::{Socket, Sockets};
 use crate::engine::Settings;
-use crate::net;
+use crate::net::{self, BoundSocket};
 use crate::tls::{Certificates, TlsError};
 
-/// Sockets that are bound but not in the table yet. Dropped, it closes those it has bound.
+/// Sockets that are open but not in the table yet. Dropped, it closes those it has opened.
 #[derive(Debug)]
 pub struct Prepared {
     plans: Vec<Plan>,
@@ -22,9 +24,8 @@ struct Plan {
     name: Arc<str>,
     bind: Bind,
     settings: Arc<Settings>,
-    listener: Arc<net::Listener>,
-    /// The socket of this name goes on, with other settings at most.
-    keep: bool,
+    /// `None` where the socket of this name goes on, with other settings at most.
+    listener: Option<Arc<net::Listener>>,
 }
 
 /// What a commit has changed. A listener whose address has changed is in `removed` and in `added`.
@@ -50,12 +51,25 @@ pub struct BindError {
     pub error: BindErrorKind,
 }
 
+impl BindError {
+    pub(super) fn new(listener: &model::Listener, error: BindErrorKind) -> Self {
+        let (name, address) = (listener.name.clone(), Address(&listener.bind).to_string());
+        BindError { listener: name, address, error }
+    }
+}
+
 /// The cause of a [`BindError`].
 #[derive(Debug, thiserror::Error)]
 pub enum BindErrorKind {
     /// The address could not be bound.
     #[error("cannot listen: {0}{hint}", hint = way_out(.0))]
     Bind(io::Error),
+    /// A socket was given for it that is not of its address.
+    #[error("the socket that was handed to this process for it cannot be used: {0}")]
+    Unfit(io::Error),
+    /// This process does not bind, and nothing was given.
+    #[error("no socket was handed to this process for it")]
+    NotGiven,
     /// The certificates cannot be used.
     #[error(transparent)]
     Tls(TlsError),
@@ -79,12 +93,16 @@ fn way_out(error: &io::Error) -> &'static str {
 }
 
 impl Sockets {
-    /// Binds what `listeners` asks for and is not bound yet, and reads the certificates of new ones. Changes nothing
-    /// in the table. Must be called within a runtime, and by one caller at a time until [`Sockets::commit`].
+    /// Opens what `listeners` asks for and is not open yet, from what was given or by binding, and reads the certificates
+    /// of new ones. Changes nothing in the table. Must be called within a runtime, and by one caller at a time until
+    /// [`Sockets::commit`].
     ///
     /// A socket goes on when its listener has the same name and address. It also goes on under another name when its
-    /// own listener is gone, so that a rename closes nothing. An address that overlaps with that of a running socket
-    /// without being the same (`0.0.0.0:80` and `127.0.0.1:80`) is in use.
+    /// own listener is gone, so that a rename closes nothing. Where another socket than this one was given for the
+    /// listener, that one replaces it. An address that overlaps with that of a running socket without being the same
+    /// (`0.0.0.0:80` and `127.0.0.1:80`) is in use.
+    ///
+    /// What was given and is used is taken out of `given`, on an error too.
     ///
     /// # Errors
     /// All that is wrong with any listener; then nothing stays bound.
@@ -92,46 +110,47 @@ impl Sockets {
         &self,
         listeners: &[model::Listener],
         certificates: &Certificates,
+        given: &mut Given,
     ) -> Result<Prepared, Vec<BindError>> {
         let running = self.all();
-        let kept = |socket: &Socket| {
-            let mut wanted = listeners.iter();
-            wanted
-                .any(|listener| listener.name == *socket.name() && same_place(&listener.bind, socket.bind()))
-        };
-        let mut free: Vec<_> = running.iter().filter(|socket| !kept(socket)).collect();
+        let places: Vec<_> =
+            running.iter().map(|socket| Place { name: socket.name(), bind: socket.bind() }).collect();
+        given.match_addresses(listeners);
         let mut plans = Vec::new();
         let mut errors = Vec::new();
-        for listener in listeners {
-            let mut fail = |error| {
-                let (name, address) = (listener.name.clone(), Address(&listener.bind).to_string());
-                errors.push(BindError { listener: name, address, error });
+        for (listener, source) in listeners.iter().zip(plan::sources(listeners, &places)) {
+            let socket = match source {
+                Source::Kept(place) | Source::Succeeds(place) => running[place].listener(),
+                Source::New => None,
             };
-            let own = running.iter().find(|socket| *socket.name() == listener.name && kept(socket));
-            let successor = || {
-                let place = free.iter().position(|socket| can_succeed(&listener.bind, socket.bind()))?;
-                free.swap_remove(place).listener()
+            // A socket that is closed already is drained, and stays so.
+            let is_kept = |opened: &Arc<net::Listener>| {
+                matches!(source, Source::Kept(_))
+                    && socket.as_ref().is_none_or(|own| Arc::ptr_eq(own, opened))
             };
-            let socket = match own.and_then(|own| own.listener()).or_else(successor) {
-                Some(socket) => Ok(socket),
-                None => net::Listener::bind(&listener.bind, BACKLOG).map(Arc::new),
+            let opened = match (source, &socket) {
+                (Source::Kept(_), None) => Ok(None),
+                _ => open_here(listener, socket.clone(), given)
+                    .map(|opened| Some(opened).filter(|opened| !is_kept(opened))),
             };
-            let socket = socket.map_err(|error| fail(BindErrorKind::Bind(error)));
-            let tls = certificates.load(listener).map_err(|error| fail(BindErrorKind::Tls(error)));
-            let (Ok(socket), Ok(tls)) = (socket, tls) else { continue };
-            let settings = Settings {
-                limits: listener.limits.clone(),
-                timeouts: listener.timeouts.clone(),
-                http2: listener.http2,
-                tls,
-            };
-            plans.push(Plan {
-                name: listener.name.clone(),
-                bind: listener.bind.clone(),
-                settings: Arc::new(settings),
-                listener: socket,
-                keep: own.is_some(),
-            });
+            let tls = certificates.load(listener).map_err(BindErrorKind::Tls);
+            match (opened, tls) {
+                (Ok(opened), Ok(tls)) => plans.push(Plan {
+                    name: listener.name.clone(),
+                    bind: listener.bind.clone(),
+                    settings: Arc::new(Settings {
+                        limits: listener.limits.clone(),
+                        timeouts: listener.timeouts.clone(),
+                        http2: listener.http2,
+                        tls,
+                    }),
+                    listener: opened,
+                }),
+                (opened, tls) => {
+                    let causes = [opened.err(), tls.err()].into_iter().flatten();
+                    errors.extend(causes.map(|error| BindError::new(listener, error)));
+                }
+            }
         }
         if errors.is_empty() { Ok(Prepared { plans }) } else { Err(errors) }
     }
@@ -140,54 +159,98 @@ impl Sockets {
     pub fn commit(&self, prepared: Prepared) -> Changes {
         let mut changes = Changes::default();
         for socket in self.all() {
-            if !prepared.plans.iter().any(|plan| plan.keep && plan.name == *socket.name()) {
+            if !prepared.plans.iter().any(|plan| plan.listener.is_none() && plan.name == *socket.name()) {
                 self.table.remove(socket.name());
                 socket.close();
                 changes.removed.push(socket);
             }
         }
         for plan in prepared.plans {
+            let running = self.socket(&plan.name);
+            let listener = plan.listener.clone().or_else(|| running.as_ref()?.listener());
             if let Bind::Unix { mode: Some(mode), path } = &plan.bind
-                && let Err(error) = plan.listener.set_mode(*mode)
+                && let Some(Err(error)) = listener.map(|listener| listener.set_mode(*mode))
             {
                 tracing::warn!(path = %path.display(), %error, "mode of the socket file not changed");
             }
-            match self.socket(&plan.name).filter(|_| plan.keep) {
-                Some(socket) => {
+            match (plan.listener, running) {
+                (None, Some(socket)) => {
                     if !same_settings(&socket.settings(), &plan.settings) {
                         socket.apply(plan.settings);
                         changes.changed.push(socket);
                     }
                 }
-                None => {
+                (Some(listener), _) => {
                     let index = self.index(&plan.name);
                     let name = plan.name.clone();
-                    let socket = Socket::new(plan.name, index, plan.bind, plan.listener, plan.settings);
+                    let (gate, peers) = (self.gate.clone(), self.peers.clone());
+                    let socket =
+                        Socket::new(plan.name, index, plan.bind, listener, plan.settings, gate, peers);
                     let socket = Arc::new(socket);
                     self.table.insert(name, socket.clone());
                     changes.added.push(socket);
                 }
+                // One caller at a time: what was kept has not gone since.
+                (None, None) => {}
             }
         }
         changes
     }
 }
 
-/// What the kernel is asked for; it takes no more than `net.core.somaxconn`.
-const BACKLOG: u32 = 4096;
-
-fn same_place(one: &Bind, other: &Bind) -> bool {
-    match (one, other) {
-        (Bind::Unix { path: one, .. }, Bind::Unix { path: other, .. }) => one == other,
-        _ => one == other,
+/// The socket for a listener, in the runtime's driver: `running`, unless another one was given.
+fn open_here(
+    listener: &model::Listener,
+    running: Option<Arc<net::Listener>>,
+    given: &mut Given,
+) -> Result<Arc<net::Listener>, BindErrorKind> {
+    match open(listener, running.as_deref().map(net::Listener::socket), given)? {
+        Opened::Running => running.ok_or(BindErrorKind::NotGiven),
+        Opened::Given { socket, .. } => {
+            net::Listener::new(socket).map(Arc::new).map_err(BindErrorKind::Unfit)
+        }
+        Opened::Bound(socket) => net::Listener::new(socket).map(Arc::new).map_err(BindErrorKind::Bind),
     }
 }
 
-/// Whether a listener may go on with the socket of another name. Each port 0 is a place of its own.
-fn can_succeed(new: &Bind, old: &Bind) -> bool {
-    let chosen_by_kernel = matches!(new, Bind::Tcp { address, .. } if address.port() == 0);
-    !chosen_by_kernel && same_place(new, old)
+/// Where a socket has come from.
+pub(super) enum Opened {
+    /// It goes on.
+    Running,
+    /// Another process has opened it.
+    Given {
+        /// The socket.
+        socket: BoundSocket,
+        /// Its opener keeps it.
+        borrowed: bool,
+    },
+    /// It was bound.
+    Bound(BoundSocket),
 }
+
+/// Finds or makes the socket for a listener. `running` is what it could go on with.
+pub(super) fn open(
+    listener: &model::Listener,
+    running: Option<&BoundSocket>,
+    given: &mut Given,
+) -> Result<Opened, BindErrorKind> {
+    if let Some(given) = given.take(&listener.name, 0)
+        && !running.is_some_and(|running| running.is_same_socket(&given.descriptor))
+    {
+        let socket = BoundSocket::from_descriptor(given.descriptor, &listener.bind);
+        return Ok(Opened::Given { socket: socket.map_err(BindErrorKind::Unfit)?, borrowed: given.borrowed });
+    }
+    if running.is_some() {
+        return Ok(Opened::Running);
+    }
+    if given.is_only() {
+        return Err(BindErrorKind::NotGiven);
+    }
+    BoundSocket::bind(&listener.bind, BACKLOG).map(Opened::Bound).map_err(BindErrorKind::Bind)
+}
+
+/// What the kernel is asked for; it takes no more than `net.core.somaxconn`.
+const BACKLOG: u32 = 4096;
 
 fn same_settings(one: &Settings, other: &Settings) -> bool {
     let same_tls = match (&one.tls, &other.tls) {

@@ -1,15 +1,16 @@
 //! One listening socket with its hand-off queue.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use futures_util::FutureExt;
 use playhouse_config::model::Bind;
 use tokio::sync::Notify;
 
+use super::fairness::{Peers, Turns};
+use super::gate::Gate;
 use super::handoff::{CAPACITY, Handoff};
 use super::{Accepted, Connections, TicketId};
 use crate::engine::Settings;
@@ -31,7 +32,11 @@ pub struct Socket {
     settings: ArcSwap<Settings>,
     handoff: Handoff,
     connections: Arc<Connections>,
-    closed: AtomicBool,
+    turns: Turns,
+    gate: Arc<Gate>,
+    /// [`OPEN`], [`LEFT`] or [`CLOSED`], in this order.
+    state: AtomicU8,
+    stopping: Notify,
     closing: Notify,
     accepted: AtomicU64,
     handed: AtomicU64,
@@ -74,6 +79,8 @@ impl Socket {
         bind: Bind,
         listener: Arc<net::Listener>,
         settings: Arc<Settings>,
+        gate: Arc<Gate>,
+        peers: Arc<OnceLock<Arc<dyn Peers>>>,
     ) -> Self {
         Socket {
             name,
@@ -83,9 +90,12 @@ impl Socket {
             listener: ArcSwapOption::new(Some(listener)),
             owner: Owner::default(),
             handoff: Handoff::default(),
-            connections: Connections::new(settings.limits.connections),
+            connections: Connections::new(settings.limits.connections, peers),
             settings: ArcSwap::new(settings),
-            closed: AtomicBool::new(false),
+            turns: Turns::default(),
+            gate,
+            state: AtomicU8::new(OPEN),
+            stopping: Notify::new(),
             closing: Notify::new(),
             accepted: AtomicU64::new(0),
             handed: AtomicU64::new(0),
@@ -93,8 +103,8 @@ impl Socket {
         }
     }
 
-    /// Accepts one stream into the hand-off queue. Waits, without accepting, while the queue or the connection limit is
-    /// full.
+    /// Accepts one stream into the hand-off queue. Waits, without accepting, while the sockets are held, or the queue or
+    /// the connection limit is full.
     ///
     /// The accept and the push happen in one poll: a future that is dropped, at whatever point, has either accepted
     /// nothing or left the stream in the queue, where [`Socket::waiting`] finds it.
@@ -102,21 +112,41 @@ impl Socket {
     /// # Errors
     /// See [`AcceptError`]; only `Closed` is final.
     pub async fn accept(&self) -> Result<TicketId, AcceptError> {
+        tokio::select! {
+            biased;
+            () = self.gate.opened() => {}
+            () = self.stopped() => return Err(self.gone()),
+        }
         self.room().await;
         let listener = self.listener.load_full().ok_or(AcceptError::Closed)?;
-        let accepted = tokio::select! {
-            biased;
-            accepted = listener.accept() => accepted,
-            () = self.closed() => match listener.accept().now_or_never() {
-                // The clients that the kernel has already answered are not to be reset.
-                Some(accepted) => accepted,
-                None => {
-                    self.listener.store(None);
-                    return Err(AcceptError::Closed);
+        let accepted = loop {
+            tokio::select! {
+                biased;
+                () = self.stopped() => match self.state.load(Ordering::Acquire) {
+                    // The clients that the kernel has already answered are not to be reset.
+                    CLOSED => break listener.accept_now().transpose().ok_or_else(|| self.gone())?,
+                    _ => return Err(self.gone()),
+                },
+                ready = listener.readable() => if let Err(error) = ready {
+                    break Err(error);
                 }
-            },
+            }
+            // A runtime's thread is everybody's, however many wait here.
+            tokio::task::coop::consume_budget().await;
+            let waited = match self.connections.peers() {
+                Some(peers) => self.turns.wait(&**peers).await,
+                None => false,
+            };
+            if waited && self.state.load(Ordering::Acquire) != OPEN {
+                continue;
+            }
+            let accepted = listener.try_accept().transpose();
+            self.turns.accepted(waited, accepted.is_some());
+            if let Some(accepted) = accepted {
+                break accepted;
+            }
         };
-        // From here to the push there must be no await.
+        // From the accept to the push there must be no await.
         match accepted {
             Ok((stream, peer)) => {
                 self.accepted.fetch_add(1, Ordering::Relaxed);
@@ -157,24 +187,53 @@ impl Socket {
     /// Stops accepting for good: the next [`Socket::accept`] that finds the kernel's queue empty lets the socket go, so
     /// that new clients are refused. What waits in the hand-off queue can still be taken.
     pub fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        self.closing.notify_waiters();
+        self.stop(CLOSED);
+    }
+
+    /// Stops accepting for good, and lets the socket go at once: what the kernel has queued is for the others that hold
+    /// it. Connections go on, and what waits in the hand-off queue can still be taken.
+    pub fn leave(&self) {
+        self.stop(LEFT);
+        self.listener.store(None);
+    }
+
+    fn stop(&self, state: u8) {
+        self.state.fetch_max(state, Ordering::AcqRel);
+        self.stopping.notify_waiters();
+        if state == CLOSED {
+            self.closing.notify_waiters();
+        }
         self.connections.freed().notify_waiters();
     }
 
     /// Whether it was removed, or is draining.
     pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.state.load(Ordering::Acquire) == CLOSED
     }
 
     /// Completes when the socket is closed.
     pub async fn closed(&self) {
-        let closing = self.closing.notified();
-        tokio::pin!(closing);
-        closing.as_mut().enable();
-        if !self.is_closed() {
-            closing.await;
+        self.reached(CLOSED, &self.closing).await;
+    }
+
+    /// Completes when nothing is to be accepted any more.
+    async fn stopped(&self) {
+        self.reached(LEFT, &self.stopping).await;
+    }
+
+    async fn reached(&self, state: u8, notify: &Notify) {
+        let reached = notify.notified();
+        tokio::pin!(reached);
+        reached.as_mut().enable();
+        if self.state.load(Ordering::Acquire) < state {
+            reached.await;
         }
+    }
+
+    /// Lets the socket go.
+    fn gone(&self) -> AcceptError {
+        self.listener.store(None);
+        AcceptError::Closed
     }
 
     /// The listener's name.
@@ -237,10 +296,18 @@ impl Socket {
             let freed = self.connections.freed().notified();
             tokio::pin!(freed);
             freed.as_mut().enable();
-            if self.handoff.len() < CAPACITY && (self.connections.has_room() || self.is_closed()) {
+            if self.handoff.len() < CAPACITY
+                && (self.connections.has_room() || self.state.load(Ordering::Acquire) != OPEN)
+            {
                 return;
             }
             freed.await;
         }
     }
 }
+
+const OPEN: u8 = 0;
+/// The listening socket is no longer ours; connections go on.
+const LEFT: u8 = 1;
+/// Nobody else accepts either, and connections are to finish.
+const CLOSED: u8 = 2;

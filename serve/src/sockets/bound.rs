@@ -1,0 +1,347 @@
+//! Sockets that are only held, never accepted from: what a controller has, so that there is always one who does.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use playhouse_config::model::{self, Bind};
+
+use super::given::Given;
+use super::plan::{self, Place, Source};
+use super::prepare::{BindError, BindErrorKind, Opened, open};
+use crate::net::BoundSocket;
+
+/// The listening sockets of a site, opened here and accepted from elsewhere. Needs no runtime.
+///
+/// Dropped, it leaves socket files where they are, since others may be listening; [`Bound::close`] removes them.
+#[derive(Debug, Default)]
+pub struct Bound {
+    held: Mutex<Vec<Held>>,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    name: Arc<str>,
+    bind: Bind,
+    socket: Arc<BoundSocket>,
+}
+
+/// Sockets that are open but do not count yet. Dropped, it closes those it has opened.
+#[derive(Debug)]
+pub struct PreparedBound {
+    held: Vec<Held>,
+    opened: Vec<Arc<BoundSocket>>,
+}
+
+/// What a commit has changed, by the listener's name. One whose address has changed is in both.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BoundChanges {
+    /// Sockets that were opened, bound or given.
+    pub added: Vec<Arc<str>>,
+    /// Sockets that are closed here now.
+    pub removed: Vec<Arc<str>>,
+}
+
+/// A duplicate of a socket, to be passed on.
+#[derive(Debug)]
+pub struct Passable {
+    /// The listener's name.
+    pub listener: Arc<str>,
+    /// Its place where the listener has a socket per instance, from 1; else 0.
+    pub slot: u32,
+    /// Close-on-exec.
+    pub descriptor: OwnedFd,
+}
+
+impl Bound {
+    /// Opens what `listeners` asks for and is not open yet, from what was given or by binding, by the rules of
+    /// [`Sockets::prepare`](super::Sockets::prepare). Changes nothing yet. To be called by one caller at a time until
+    /// [`Bound::commit`].
+    ///
+    /// Of a Unix socket that was given, its file is ours from then on, unless a service manager keeps it; where the file
+    /// is gone, so that nobody can connect, the address is bound anew.
+    ///
+    /// # Errors
+    /// All that is wrong with any listener; then nothing stays bound.
+    pub fn prepare(
+        &self,
+        listeners: &[model::Listener],
+        given: &mut Given,
+    ) -> Result<PreparedBound, Vec<BindError>> {
+        let running = self.held.lock().clone();
+        let places: Vec<_> =
+            running.iter().map(|held| Place { name: &held.name, bind: &held.bind }).collect();
+        given.match_addresses(listeners);
+        let (mut prepared, mut errors) = (PreparedBound { held: Vec::new(), opened: Vec::new() }, Vec::new());
+        for (listener, source) in listeners.iter().zip(plan::sources(listeners, &places)) {
+            let running = match source {
+                Source::Kept(place) | Source::Succeeds(place) => Some(running[place].socket.clone()),
+                Source::New => None,
+            };
+            match open_to_hold(listener, running, given) {
+                Ok((socket, is_new)) => {
+                    if is_new {
+                        prepared.opened.push(socket.clone());
+                    }
+                    let (name, bind) = (listener.name.clone(), listener.bind.clone());
+                    prepared.held.push(Held { name, bind, socket });
+                }
+                Err(error) => errors.push(BindError::new(listener, error)),
+            }
+        }
+        if errors.is_empty() { Ok(prepared) } else { Err(errors) }
+    }
+
+    /// Holds what was prepared, and closes what is no longer wanted, its socket files included. Cannot fail.
+    pub fn commit(&self, mut prepared: PreparedBound) -> BoundChanges {
+        let new = std::mem::take(&mut prepared.held);
+        for held in &new {
+            held.socket.keep_file();
+            if let Bind::Unix { mode: Some(mode), path } = &held.bind
+                && let Err(error) = held.socket.set_mode(*mode)
+            {
+                tracing::warn!(path = %path.display(), %error, "mode of the socket file not changed");
+            }
+        }
+        let old = std::mem::replace(&mut *self.held.lock(), new.clone());
+        let goes_on = |held: &Held, among: &[Held]| {
+            among.iter().any(|other| other.name == held.name && Arc::ptr_eq(&other.socket, &held.socket))
+        };
+        let names = |of: &[Held], but: &[Held]| {
+            of.iter().filter(|held| !goes_on(held, but)).map(|held| held.name.clone()).collect()
+        };
+        for held in &old {
+            // Under another name it is still wanted.
+            if !new.iter().any(|other| Arc::ptr_eq(&other.socket, &held.socket)) {
+                held.socket.remove_file();
+            }
+        }
+        BoundChanges { added: names(&new, &old), removed: names(&old, &new) }
+    }
+
+    /// Duplicates of all sockets.
+    ///
+    /// # Errors
+    /// Where the process has no descriptor left.
+    pub fn descriptors(&self) -> io::Result<Vec<Passable>> {
+        duplicates(&self.held.lock())
+    }
+
+    /// Names and addresses, a port 0 resolved, in the order of the site file.
+    pub fn addresses(&self) -> Vec<(Arc<str>, String)> {
+        let held = self.held.lock();
+        held.iter().map(|held| (held.name.clone(), held.socket.address().to_owned())).collect()
+    }
+
+    /// Closes all sockets here, and removes their files: the site ends, or nobody else holds them.
+    pub fn close(&self) {
+        for held in std::mem::take(&mut *self.held.lock()) {
+            held.socket.remove_file();
+        }
+    }
+}
+
+impl PreparedBound {
+    /// Duplicates of all sockets that there will be.
+    ///
+    /// # Errors
+    /// Where the process has no descriptor left.
+    pub fn descriptors(&self) -> io::Result<Vec<Passable>> {
+        duplicates(&self.held)
+    }
+
+    /// The same, only of those that were opened for this.
+    ///
+    /// # Errors
+    /// Where the process has no descriptor left.
+    pub fn opened(&self) -> io::Result<Vec<Passable>> {
+        let is_new = |held: &&Held| self.opened.iter().any(|opened| Arc::ptr_eq(opened, &held.socket));
+        let new: Vec<_> = self.held.iter().filter(is_new).cloned().collect();
+        duplicates(&new)
+    }
+}
+
+fn duplicates(held: &[Held]) -> io::Result<Vec<Passable>> {
+    let duplicate = |held: &Held| {
+        let descriptor = held.socket.try_clone_descriptor()?;
+        Ok(Passable { listener: held.name.clone(), slot: 0, descriptor })
+    };
+    held.iter().map(duplicate).collect()
+}
+
+/// The socket for a listener, and whether it was opened for it.
+fn open_to_hold(
+    listener: &model::Listener,
+    running: Option<Arc<BoundSocket>>,
+    given: &mut Given,
+) -> Result<(Arc<BoundSocket>, bool), BindErrorKind> {
+    match open(listener, running.as_deref(), given)? {
+        Opened::Running => Ok((running.ok_or(BindErrorKind::NotGiven)?, false)),
+        Opened::Bound(socket) | Opened::Given { socket, borrowed: true } => Ok((Arc::new(socket), true)),
+        Opened::Given { mut socket, borrowed: false } => match socket.own_file(&listener.bind) {
+            Ok(()) => {
+                // Not even where this is refused: others listen.
+                socket.keep_file();
+                Ok((Arc::new(socket), true))
+            }
+            Err(error) => {
+                tracing::warn!(listener = %listener.name, %error, "socket file lost: bound anew");
+                open_to_hold(listener, running, given)
+            }
+        },
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "clients need no runtime here")]
+mod tests {
+    use std::net::TcpStream;
+    use std::os::unix::net::UnixStream;
+    use std::path::Path;
+
+    use super::*;
+
+    fn listener(name: &str, bind: Bind) -> model::Listener {
+        model::Listener {
+            name: name.into(),
+            bind,
+            tls: Vec::new(),
+            http2: true,
+            limits: model::Limits::default(),
+            timeouts: model::ClientTimeouts::default(),
+        }
+    }
+
+    fn tcp(name: &str) -> model::Listener {
+        listener(name, Bind::Tcp { address: "127.0.0.1:0".parse().unwrap(), only_v6: false })
+    }
+
+    fn unix(name: &str, path: &Path) -> model::Listener {
+        listener(name, Bind::Unix { path: path.to_owned(), mode: None })
+    }
+
+    fn apply(bound: &Bound, listeners: &[model::Listener]) -> BoundChanges {
+        bound.commit(bound.prepare(listeners, &mut Given::default()).unwrap())
+    }
+
+    fn changes(added: &[&str], removed: &[&str]) -> BoundChanges {
+        let names = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect();
+        BoundChanges { added: names(added), removed: names(removed) }
+    }
+
+    fn given(from: Vec<Passable>) -> Given {
+        let mut given = Given::default();
+        for Passable { listener, slot, descriptor } in from {
+            given.add(&listener, slot, descriptor);
+        }
+        given
+    }
+
+    #[test]
+    fn clients_are_queued_while_nobody_accepts() {
+        let bound = Bound::default();
+        assert_eq!(apply(&bound, &[tcp("http")]), changes(&["http"], &[]));
+        let [(name, address)] = &bound.addresses()[..] else { panic!("one listener") };
+        assert_eq!(&**name, "http");
+        TcpStream::connect(address).unwrap();
+        assert_eq!(apply(&bound, &[tcp("http")]), changes(&[], &[]));
+        assert_eq!(bound.addresses()[0].1, *address);
+    }
+
+    #[test]
+    fn a_renamed_socket_goes_on_and_a_removed_one_takes_its_file_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("edge.sock");
+        let bound = Bound::default();
+        apply(&bound, &[unix("old", &path)]);
+        let prepared = bound.prepare(&[unix("new", &path)], &mut Given::default()).unwrap();
+        assert!(prepared.opened().unwrap().is_empty());
+        assert_eq!(prepared.descriptors().unwrap().len(), 1);
+        assert_eq!(bound.commit(prepared), changes(&["new"], &["old"]));
+        UnixStream::connect(&path).unwrap();
+        assert_eq!(apply(&bound, &[tcp("http")]), changes(&["http"], &["new"]));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_was_prepared_and_is_given_up_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let (kept, path) = (dir.path().join("kept.sock"), dir.path().join("edge.sock"));
+        let bound = Bound::default();
+        apply(&bound, &[unix("kept", &kept)]);
+        let prepared = bound.prepare(&[unix("edge", &path)], &mut Given::default()).unwrap();
+        assert_eq!(&*prepared.opened().unwrap()[0].listener, "edge");
+        assert!(path.exists());
+        drop(prepared);
+        assert!(!path.exists());
+        UnixStream::connect(&kept).unwrap();
+    }
+
+    #[test]
+    fn a_holder_that_dies_leaves_the_sockets_to_its_successor() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("edge.sock");
+        let listeners = [tcp("http"), unix("edge", &path)];
+        let first = Bound::default();
+        apply(&first, &listeners);
+        let address = first.addresses().remove(0).1;
+        // An instance, from which the successor has them.
+        let (mut adopted, again) = (given(first.descriptors().unwrap()), first.descriptors().unwrap());
+        drop(first);
+        UnixStream::connect(&path).unwrap();
+        let second = Bound::default();
+        let prepared = second.prepare(&listeners, &mut adopted).unwrap();
+        assert!(adopted.unused().is_empty());
+        assert_eq!(second.commit(prepared), changes(&["http", "edge"], &[]));
+        assert_eq!(second.addresses()[0].1, address);
+        // What is given again changes nothing.
+        let prepared = second.prepare(&listeners, &mut given(again)).unwrap();
+        assert!(prepared.opened().unwrap().is_empty());
+        second.commit(prepared);
+        TcpStream::connect(&address).unwrap();
+        UnixStream::connect(&path).unwrap();
+        second.close();
+        assert!(!path.exists());
+        TcpStream::connect(&address).unwrap_err();
+    }
+
+    #[test]
+    fn a_socket_whose_file_is_lost_is_bound_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("edge.sock");
+        let first = Bound::default();
+        apply(&first, &[unix("edge", &path)]);
+        let mut adopted = given(first.descriptors().unwrap());
+        std::fs::remove_file(&path).unwrap();
+        let second = Bound::default();
+        second.commit(second.prepare(&[unix("edge", &path)], &mut adopted).unwrap());
+        UnixStream::connect(&path).unwrap();
+    }
+
+    #[test]
+    fn a_service_managers_socket_is_found_by_its_address_and_keeps_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("edge.sock");
+        let manager = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let mut given = Given::default();
+        given.add_activated("shop.socket", manager.try_clone().unwrap().into());
+        given.add_activated("shop.socket", std::net::TcpListener::bind("127.0.0.1:0").unwrap().into());
+        let bound = Bound::default();
+        bound.commit(bound.prepare(&[unix("edge", &path)], &mut given).unwrap());
+        assert_eq!(given.unused(), ["shop.socket"]);
+        bound.close();
+        assert!(path.exists());
+        drop(manager);
+    }
+
+    #[test]
+    fn where_nothing_may_be_bound_a_listener_without_a_socket_is_an_error() {
+        let errors = Bound::default().prepare(&[tcp("http")], &mut Given::only()).unwrap_err();
+        assert!(errors[0].to_string().ends_with("no socket was handed to this process for it"));
+        let mut given = Given::only();
+        given.add("http", 0, std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into());
+        let errors = Bound::default().prepare(&[tcp("http")], &mut given).unwrap_err();
+        assert!(errors[0].to_string().contains("no stream socket"));
+    }
+}

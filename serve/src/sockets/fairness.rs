@@ -1,0 +1,236 @@
+//! Sharing a socket's clients fairly among the processes that accept from it.
+//!
+//! Every client wakes all of them, and whoever is fastest has it: without more, the one that has just run, or that has
+//! the idle CPU, takes nearly everybody. So a process that has more than its share waits a moment before each accept. If
+//! the client is still there afterwards, the others are slower than that, and it takes more and more without waiting.
+
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// The processes that accept from the same sockets, this one among them.
+pub trait Peers: Debug + Send + Sync {
+    /// One more connection of this process is open.
+    fn opened(&self);
+
+    /// One that was [opened](Peers::opened) is closed.
+    fn closed(&self);
+
+    /// How the connections are spread now.
+    fn share(&self) -> Share;
+}
+
+/// How the connections of a site are spread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Open connections of this process.
+    pub mine: u64,
+    /// Processes that accept, this one among them.
+    pub active: u64,
+    /// Open connections of all that accept.
+    pub total: u64,
+}
+
+impl Share {
+    /// How long this process should let the others go first; `None` where it has no more than its share.
+    fn delay(self) -> Option<Duration> {
+        let Share { mine, active, total } = self;
+        let scaled = mine.saturating_mul(active);
+        if active < 2 || scaled <= total.saturating_add(active.saturating_mul(SLACK)) {
+            return None;
+        }
+        // More than a quarter above the mean.
+        let far = scaled.saturating_mul(4) > total.saturating_mul(5);
+        Some(if far { LONG } else { SHORT })
+    }
+}
+
+/// How a socket's acceptor has fared with waiting.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    /// Clients that may be taken without waiting for the others.
+    free: AtomicU32,
+    /// How many that will be after the next wait in vain.
+    grant: AtomicU32,
+}
+
+impl Turns {
+    /// Lets the others go first, where they have had less. Whether it has waited. May be dropped at any point.
+    pub(super) async fn wait(&self, peers: &dyn Peers) -> bool {
+        let Some(delay) = peers.share().delay() else { return false };
+        // Only this acceptor, and rarely its successor beside it, writes here.
+        let free = self.free.load(Ordering::Relaxed);
+        if free > 0 {
+            self.free.store(free - 1, Ordering::Relaxed);
+            return false;
+        }
+        tokio::time::sleep(delay).await;
+        true
+    }
+
+    /// What has come of an accept, after a wait or without one.
+    pub(super) fn accepted(&self, waited: bool, taken: bool) {
+        if !taken {
+            // The others keep up.
+            self.free.store(0, Ordering::Relaxed);
+            self.grant.store(0, Ordering::Relaxed);
+        } else if waited {
+            let grant = self.grant.load(Ordering::Relaxed);
+            self.free.store(grant, Ordering::Relaxed);
+            self.grant.store((grant * 2).clamp(1, MOST), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Connections beyond the mean that are no reason to wait: so much is chance.
+const SLACK: u64 = 1;
+/// Enough for another process to be woken on a busy CPU. Timers are no finer.
+const SHORT: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_millis(2);
+/// Clients that are taken in a row where the others do not come: with [`LONG`] before, some 16,000 a second.
+const MOST: u32 = 32;
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "clients need no runtime here")]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpStream;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    use playhouse_config::model;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::sockets::{Given, Sockets};
+    use crate::tls::Certificates;
+
+    /// Places of processes, each of which counts its connections.
+    #[derive(Clone, Debug)]
+    struct Place {
+        all: Arc<[AtomicU64]>,
+        mine: usize,
+    }
+
+    impl Peers for Place {
+        fn opened(&self) {
+            self.all[self.mine].fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn closed(&self) {
+            self.all[self.mine].fetch_sub(1, Ordering::Relaxed);
+        }
+
+        fn share(&self) -> Share {
+            let total = self.all.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+            let mine = self.all[self.mine].load(Ordering::Relaxed);
+            Share { mine, active: self.all.len() as u64, total }
+        }
+    }
+
+    fn share(mine: u64, active: u64, total: u64) -> Share {
+        Share { mine, active, total }
+    }
+
+    #[test]
+    fn who_is_alone_or_has_its_share_at_most_does_not_wait() {
+        for share in
+            [share(9, 1, 9), share(9, 0, 0), share(0, 4, 0), share(1, 4, 1), share(5, 4, 20), share(6, 4, 20)]
+        {
+            assert_eq!(share.delay(), None, "{share:?}");
+        }
+        assert_eq!(share(22, 4, 80).delay(), Some(SHORT));
+        assert_eq!(share(26, 4, 80).delay(), Some(LONG));
+        assert_eq!(share(u64::MAX, u64::MAX, 0).delay(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_in_vain_takes_more_and_more_without_waiting() {
+        let peers = Place { all: [100, 0].map(AtomicU64::new).into(), mine: 0 };
+        let turns = Turns::default();
+        let started = Instant::now();
+        for _ in 0..100 {
+            let waited = turns.wait(&peers).await;
+            turns.accepted(waited, true);
+        }
+        // 1 + 2 + 3 + 5 + 9 + 17 + 33, and so on.
+        assert_eq!(started.elapsed(), LONG * 8);
+        turns.accepted(false, false);
+        assert!(turns.wait(&peers).await);
+    }
+
+    /// Processes, as far as the kernel can tell, that accept from one socket until told to stop; each holds what it has.
+    fn spread(processes: usize, clients: usize, pace: Duration) -> Vec<u64> {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let bind = model::Bind::Tcp { address: "127.0.0.1:0".parse().unwrap(), only_v6: false };
+        let listeners = [model::Listener {
+            name: "http".into(),
+            bind,
+            tls: Vec::new(),
+            http2: true,
+            limits: model::Limits::default(),
+            timeouts: model::ClientTimeouts::default(),
+        }];
+        let bound = crate::sockets::Bound::default();
+        bound.commit(bound.prepare(&listeners, &mut Given::default()).unwrap());
+        let all: Arc<[AtomicU64]> = (0..processes).map(|_| AtomicU64::new(0)).collect();
+        let done = Arc::new(AtomicBool::new(false));
+        let threads: Vec<_> = (0..processes)
+            .map(|mine| {
+                let mut given = Given::only();
+                for passed in bound.descriptors().unwrap() {
+                    given.add(&passed.listener, 0, passed.descriptor);
+                }
+                let (listeners, all, done) = (listeners.clone(), all.clone(), done.clone());
+                std::thread::spawn(move || {
+                    runtime().block_on(async {
+                        let sockets = Sockets::default();
+                        sockets.share_with(Arc::new(Place { all, mine }));
+                        let prepared = sockets.prepare(&listeners, &Certificates::default(), &mut given);
+                        sockets.commit(prepared.unwrap());
+                        let socket = sockets.socket("http").unwrap();
+                        let mut held = Vec::new();
+                        while !done.load(Ordering::Acquire) {
+                            let look = Duration::from_millis(20);
+                            if let Ok(ticket) = tokio::time::timeout(look, socket.accept()).await {
+                                held.push(socket.take(ticket.unwrap()).unwrap());
+                                // What a connection costs at its beginning.
+                                std::thread::sleep(Duration::from_micros(50));
+                            }
+                        }
+                    });
+                })
+            })
+            .collect();
+        let address = bound.addresses().remove(0).1;
+        let open = || {
+            std::thread::sleep(pace);
+            TcpStream::connect(&address).unwrap()
+        };
+        let open: Vec<_> = (0..clients).map(|_| open()).collect();
+        while all.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>() < clients as u64 {
+            std::thread::yield_now();
+        }
+        let spread = all.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+        done.store(true, Ordering::Release);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        for mut client in open {
+            assert!(
+                client.read(&mut [0]).is_ok_and(|read| read == 0),
+                "accepted once, and closed with its process"
+            );
+        }
+        spread
+    }
+
+    #[test]
+    fn four_processes_on_one_socket_have_about_equally_many_connections() {
+        for pace in [Duration::ZERO, Duration::from_micros(300)] {
+            let spread = spread(4, 400, pace);
+            let most = *spread.iter().max().unwrap();
+            assert!(most <= 150, "{spread:?} at {pace:?}");
+        }
+    }
+}
