@@ -12,6 +12,7 @@ use playhouse_serve::Site;
 use playhouse_serve::ledger::Totals;
 use playhouse_serve::random::Random;
 use playhouse_serve::router::route::RouteError;
+use playhouse_serve::shared::Shared;
 use playhouse_serve::site::Handlers;
 use playhouse_serve::sockets::{BindError, Given, Prepared, Sockets};
 use playhouse_serve::tls::Certificates as CertificateTable;
@@ -60,6 +61,8 @@ pub struct Options {
     pub handlers: Handlers,
     /// What is running, for people and for metrics; empty is this crate's version.
     pub build: String,
+    /// What it shares with other processes of the site; by default nothing.
+    pub shared: Shared,
     /// Seeds all randomness; `None` takes a seed from the operating system.
     pub seed: Option<u64>,
 }
@@ -113,7 +116,8 @@ impl Instance {
         let state_dir = options.state_dir.as_deref().map(StateDir::take).transpose()?;
         let random = options.seed.map_or_else(Random::from_os, Random::seeded);
         let tree = Tree::new(ROOT, <Supervisor as supervision::Actor>::KIND, random.below(u64::MAX));
-        let site = Site::new(&config, options.handlers.clone(), random).map_err(ReloadError::from)?;
+        let site = Site::sharing(&config, options.handlers.clone(), random, options.shared.clone())
+            .map_err(ReloadError::from)?;
         let watchdog = Watchdog::start(&tree, BLOCKED)
             .inspect_err(|error| tracing::warn!(%error, "no watchdog: blocked threads will not be seen"))
             .ok();

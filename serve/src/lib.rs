@@ -21,6 +21,7 @@ pub mod proxy;
 pub mod random;
 pub mod respond;
 pub mod router;
+pub mod shared;
 pub mod site;
 pub mod sockets;
 pub mod tls;

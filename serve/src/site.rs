@@ -17,6 +17,7 @@ use crate::proxy::proxy;
 use crate::random::Random;
 use crate::router::route::{RouteError, Tables};
 use crate::router::{NormalisedPath, Route, Router, Target, host};
+use crate::shared::{Place, Shared};
 use crate::sockets::Sockets;
 use crate::tls::Certificates;
 use crate::upstream::Upstreams;
@@ -43,6 +44,8 @@ pub struct Site {
     pub upstreams: Upstreams,
     /// Every request's outcome.
     pub ledger: Arc<Ledger>,
+    /// This process's place among those that accept from the same sockets; `None` where there are no others.
+    pub place: Option<Place>,
     /// Counters and histograms.
     pub metrics: Arc<Metrics>,
     /// The access log.
@@ -56,8 +59,18 @@ pub struct Site {
 }
 
 impl Site {
-    /// Builds the tables. Binds no socket, starts nothing.
+    /// Builds the tables of a site in one process. Binds no socket, starts nothing.
     pub fn new(config: &model::Site, handlers: Handlers, random: Random) -> Result<Arc<Self>, RouteError> {
+        Self::sharing(config, handlers, random, Shared::default())
+    }
+
+    /// Builds the tables of one process of a site, beside what it shares with the others.
+    pub fn sharing(
+        config: &model::Site,
+        handlers: Handlers,
+        random: Random,
+        shared: Shared,
+    ) -> Result<Arc<Self>, RouteError> {
         let site = Site {
             name: config.name.as_str().into(),
             started: Instant::now(),
@@ -66,7 +79,8 @@ impl Site {
             sockets: Sockets::default(),
             certificates: Certificates::default(),
             upstreams: Upstreams::default(),
-            ledger: Arc::default(),
+            ledger: shared.ledger,
+            place: shared.place,
             metrics: Arc::default(),
             access_log: AccessLog::default(),
             files: Arc::default(),

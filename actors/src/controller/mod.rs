@@ -1,5 +1,7 @@
-//! The controller of a site with several instances: how many there are, and what each of them is told.
+//! The controller of a site with several instances: how many there are, what each of them is told, and what all of
+//! them have counted.
 
+pub mod accounts;
 mod cgroup;
 pub mod cpus;
 pub mod load;

@@ -1,0 +1,200 @@
+//! The board: how many connections each instance has, so that those who accept from the same socket take about equally
+//! many.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use playhouse_sys::SharedPage;
+
+/// A gauge per slot of a site, in a page that the controller makes and every instance opens. Clones are the same board.
+#[derive(Clone, Debug)]
+pub struct Board {
+    page: Arc<SharedPage>,
+}
+
+/// One instance's place on the board: what it writes there itself. Clones are the same place.
+#[derive(Clone, Debug)]
+pub struct Place {
+    board: Board,
+    slot: u32,
+}
+
+/// How the connections are spread at this moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Open connections of this instance.
+    pub mine: u64,
+    /// Instances that accept, this one among them if it does.
+    pub active_instances: u64,
+    /// Open connections of all that accept.
+    pub total: u64,
+}
+
+impl Board {
+    /// Opens the board of a site, or makes it. For the controller: what is there and is no board is replaced.
+    pub fn open_or_create(path: &Path) -> io::Result<Self> {
+        Ok(Self::on(SharedPage::open_or_create(path, WORDS)?))
+    }
+
+    /// Opens the board that the controller has made.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self::on(SharedPage::open(path, WORDS)?))
+    }
+
+    /// A board without a file.
+    pub fn anonymous() -> io::Result<Self> {
+        Ok(Self::on(SharedPage::anonymous(WORDS)?))
+    }
+
+    fn on(page: SharedPage) -> Self {
+        Board { page: Arc::new(page) }
+    }
+
+    /// The place of an instance; `None` for a slot that is not among 1 to [`SLOTS`].
+    pub fn mine(&self, slot: u32) -> Option<Place> {
+        self.cells(slot)?;
+        self.highest().fetch_max(slot.into(), Ordering::AcqRel);
+        Some(Place { board: self.clone(), slot })
+    }
+
+    /// Open connections of the instance in `slot`; 0 for a slot that is not.
+    pub fn connections(&self, slot: u32) -> u64 {
+        self.cells(slot).map_or(0, |cells| cells.connections.load(Ordering::Relaxed))
+    }
+
+    /// Whether the instance in `slot` accepts.
+    pub fn is_active(&self, slot: u32) -> bool {
+        self.cells(slot).is_some_and(|cells| cells.active.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Takes a process that is gone off the board. For the controller, before the slot is used again.
+    pub fn clear(&self, slot: u32) {
+        if let Some(cells) = self.cells(slot) {
+            cells.active.store(0, Ordering::Relaxed);
+            cells.connections.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The highest slot that anyone has had: no slot beyond needs to be looked at.
+    fn highest(&self) -> &AtomicU64 {
+        &self.page.cells()[0]
+    }
+
+    fn cells(&self, slot: u32) -> Option<Cells<'_>> {
+        let slot = (1..=SLOTS).contains(&slot).then_some(slot as usize)?;
+        Some(cells(&self.page.cells()[slot * STRIDE..]))
+    }
+}
+
+impl Place {
+    /// Whether this instance accepts from now on.
+    pub fn set_active(&self, active: bool) {
+        self.cells().active.store(active.into(), Ordering::Relaxed);
+    }
+
+    /// Counts a connection that was opened.
+    pub fn opened(&self) {
+        self.cells().connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a connection that was closed; each one that was [opened](Place::opened) once.
+    pub fn closed(&self) {
+        self.cells().connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How the connections are spread now. Costs a load per slot that was ever used.
+    pub fn share(&self) -> Share {
+        let mut share = Share { mine: self.cells().connections.load(Ordering::Relaxed), ..Share::default() };
+        let used = self.board.highest().load(Ordering::Acquire) as usize;
+        for slot in self.board.page.cells().chunks_exact(STRIDE).skip(1).take(used).map(cells) {
+            if slot.active.load(Ordering::Relaxed) != 0 {
+                share.active_instances += 1;
+                share.total = share.total.saturating_add(slot.connections.load(Ordering::Relaxed));
+            }
+        }
+        share
+    }
+
+    /// The slot of this instance.
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// The board it is on.
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    fn cells(&self) -> Cells<'_> {
+        // `Board::mine` gives no place for a slot that is not there.
+        self.board.cells(self.slot).expect("a slot of the board")
+    }
+}
+
+struct Cells<'a> {
+    connections: &'a AtomicU64,
+    active: &'a AtomicU64,
+}
+
+fn cells(slot: &[AtomicU64]) -> Cells<'_> {
+    Cells { connections: &slot[0], active: &slot[1] }
+}
+
+/// Slots are numbered from 1 to this: more than a site file can ask for, whatever is changed in it while instances run.
+pub const SLOTS: u32 = 255;
+/// The highest slot, then each slot's cells.
+const WORDS: usize = (SLOTS as usize + 1) * STRIDE;
+/// From one slot to the next: two cache lines, since each is written by another process.
+const STRIDE: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_process_writes_the_others_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("board");
+        let controller = Board::open_or_create(&path).unwrap();
+        let one = Board::open(&path).unwrap().mine(1).unwrap();
+        let two = Board::open(&path).unwrap().mine(2).unwrap();
+        one.set_active(true);
+        two.set_active(true);
+        (0..5).for_each(|_| one.opened());
+        (0..3).for_each(|_| two.opened());
+        one.closed();
+        assert_eq!(one.share(), Share { mine: 4, active_instances: 2, total: 7 });
+        assert_eq!(two.share(), Share { mine: 3, active_instances: 2, total: 7 });
+        two.set_active(false);
+        assert_eq!(one.share(), Share { mine: 4, active_instances: 1, total: 4 }, "it drains");
+        assert_eq!(two.share(), Share { mine: 3, active_instances: 1, total: 4 });
+        assert_eq!((controller.connections(2), controller.is_active(2)), (3, false));
+        controller.clear(1);
+        assert_eq!((controller.connections(1), controller.is_active(1)), (0, false));
+    }
+
+    #[test]
+    fn a_controller_that_starts_again_finds_the_board_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("board");
+        let place = Board::open_or_create(&path).unwrap().mine(4).unwrap();
+        place.set_active(true);
+        place.opened();
+        let again = Board::open_or_create(&path).unwrap();
+        assert_eq!((again.connections(4), again.is_active(4)), (1, true));
+    }
+
+    #[test]
+    fn there_is_no_place_for_a_slot_that_is_not() {
+        let board = Board::anonymous().unwrap();
+        assert!(board.mine(0).is_none() && board.mine(SLOTS + 1).is_none() && board.mine(u32::MAX).is_none());
+        assert_eq!((board.connections(SLOTS + 1), board.is_active(0)), (0, false));
+        board.clear(SLOTS + 1);
+        let last = board.mine(SLOTS).unwrap();
+        last.set_active(true);
+        last.opened();
+        assert_eq!(board.mine(1).unwrap().share(), Share { mine: 0, active_instances: 1, total: 1 });
+    }
+}

@@ -1,0 +1,10 @@
+//! System calls that no crate wraps safely, wrapped. The only crate of the workspace with `unsafe` code: each block says
+//! why it is sound, and what leaves here is safe to use in any way.
+
+#![deny(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
+
+pub mod page;
+pub mod reuseport;
+
+pub use page::SharedPage;
+pub use reuseport::{Instruction, attach_reuseport_cbpf};
