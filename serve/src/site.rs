@@ -87,6 +87,9 @@ impl Site {
             handlers,
             random: Arc::new(random),
         };
+        if let Some(place) = &site.place {
+            site.sockets.share_with(Arc::new(place.clone()));
+        }
         site.upstreams.apply(&config.upstreams, &site.metrics);
         site.apply_routes(config)?;
         Ok(Arc::new(site))

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use playhouse_sys::SharedPage;
 
+use crate::sockets::{Peers, Share};
+
 /// A gauge per slot of a site, in a page that the controller makes and every instance opens. Clones are the same board.
 #[derive(Clone, Debug)]
 pub struct Board {
@@ -19,17 +21,6 @@ pub struct Board {
 pub struct Place {
     board: Board,
     slot: u32,
-}
-
-/// How the connections are spread at this moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Share {
-    /// Open connections of this instance.
-    pub mine: u64,
-    /// Instances that accept, this one among them if it does.
-    pub active_instances: u64,
-    /// Open connections of all that accept.
-    pub total: u64,
 }
 
 impl Board {
@@ -94,29 +85,6 @@ impl Place {
         self.cells().active.store(active.into(), Ordering::Relaxed);
     }
 
-    /// Counts a connection that was opened.
-    pub fn opened(&self) {
-        self.cells().connections.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts a connection that was closed; each one that was [opened](Place::opened) once.
-    pub fn closed(&self) {
-        self.cells().connections.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// How the connections are spread now. Costs a load per slot that was ever used.
-    pub fn share(&self) -> Share {
-        let mut share = Share { mine: self.cells().connections.load(Ordering::Relaxed), ..Share::default() };
-        let used = self.board.highest().load(Ordering::Acquire) as usize;
-        for slot in self.board.page.cells().chunks_exact(STRIDE).skip(1).take(used).map(cells) {
-            if slot.active.load(Ordering::Relaxed) != 0 {
-                share.active_instances += 1;
-                share.total = share.total.saturating_add(slot.connections.load(Ordering::Relaxed));
-            }
-        }
-        share
-    }
-
     /// The slot of this instance.
     pub fn slot(&self) -> u32 {
         self.slot
@@ -130,6 +98,29 @@ impl Place {
     fn cells(&self) -> Cells<'_> {
         // `Board::mine` gives no place for a slot that is not there.
         self.board.cells(self.slot).expect("a slot of the board")
+    }
+}
+
+impl Peers for Place {
+    fn opened(&self) {
+        self.cells().connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn closed(&self) {
+        self.cells().connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Costs a load per slot that was ever used.
+    fn share(&self) -> Share {
+        let mut share = Share { mine: self.cells().connections.load(Ordering::Relaxed), ..Share::default() };
+        let used = self.board.highest().load(Ordering::Acquire) as usize;
+        for slot in self.board.page.cells().chunks_exact(STRIDE).skip(1).take(used).map(cells) {
+            if slot.active.load(Ordering::Relaxed) != 0 {
+                share.active += 1;
+                share.total = share.total.saturating_add(slot.connections.load(Ordering::Relaxed));
+            }
+        }
+        share
     }
 }
 
@@ -165,11 +156,11 @@ mod tests {
         (0..5).for_each(|_| one.opened());
         (0..3).for_each(|_| two.opened());
         one.closed();
-        assert_eq!(one.share(), Share { mine: 4, active_instances: 2, total: 7 });
-        assert_eq!(two.share(), Share { mine: 3, active_instances: 2, total: 7 });
+        assert_eq!(one.share(), Share { mine: 4, active: 2, total: 7 });
+        assert_eq!(two.share(), Share { mine: 3, active: 2, total: 7 });
         two.set_active(false);
-        assert_eq!(one.share(), Share { mine: 4, active_instances: 1, total: 4 }, "it drains");
-        assert_eq!(two.share(), Share { mine: 3, active_instances: 1, total: 4 });
+        assert_eq!(one.share(), Share { mine: 4, active: 1, total: 4 }, "it drains");
+        assert_eq!(two.share(), Share { mine: 3, active: 1, total: 4 });
         assert_eq!((controller.connections(2), controller.is_active(2)), (3, false));
         controller.clear(1);
         assert_eq!((controller.connections(1), controller.is_active(1)), (0, false));
@@ -195,6 +186,6 @@ mod tests {
         let last = board.mine(SLOTS).unwrap();
         last.set_active(true);
         last.opened();
-        assert_eq!(board.mine(1).unwrap().share(), Share { mine: 0, active_instances: 1, total: 1 });
+        assert_eq!(board.mine(1).unwrap().share(), Share { mine: 0, active: 1, total: 1 });
     }
 }

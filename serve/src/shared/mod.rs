@@ -3,7 +3,7 @@
 
 pub mod board;
 
-pub use board::{Board, Place, Share};
+pub use board::{Board, Place};
 
 use std::sync::Arc;
 

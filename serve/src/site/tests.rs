@@ -176,3 +176,17 @@ async fn new_routes_replace_the_old_ones_all_at_once_or_not_at_all() {
     site.apply_routes(&config(vec![route("/", respond(202))])).unwrap();
     assert_eq!(ask(&site, "GET", "/").0.status(), StatusCode::ACCEPTED);
 }
+
+#[test]
+fn the_tables_of_one_process_count_where_the_others_can_read() {
+    use crate::shared::{Board, Shared};
+    use crate::sockets::Peers;
+    let board = Board::anonymous().unwrap();
+    let (mine, theirs) = (board.mine(1).unwrap(), board.mine(2).unwrap());
+    let shared = Shared { place: Some(mine), ..Shared::default() };
+    let ledger = shared.ledger.clone();
+    let site = Site::sharing(&config(Vec::new()), Handlers::new(), Random::seeded(1), shared).unwrap();
+    assert!(Arc::ptr_eq(&site.ledger, &ledger));
+    site.place.as_ref().unwrap().set_active(true);
+    assert_eq!(theirs.share().active, 1);
+}
