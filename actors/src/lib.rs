@@ -10,6 +10,7 @@ mod access_log;
 pub mod admin;
 mod certificates;
 mod connection;
+pub mod control;
 pub mod controller;
 pub mod handler;
 mod health;

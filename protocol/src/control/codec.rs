@@ -18,6 +18,9 @@ pub enum DecodeError {
     /// Longer than [`MAX_PAYLOAD`].
     #[error("a message of {0} bytes is too long")]
     TooLong(usize),
+    /// Begins as an envelope does, and is none.
+    #[error("a malformed envelope")]
+    Envelope,
     /// No JSON, or not of this shape.
     #[error("not a message: {0}")]
     Malformed(#[from] serde_json::Error),

@@ -4,13 +4,19 @@
 //! upgrade: fields are added and never renamed, unknown fields are ignored, and a message of an unknown type is
 //! [`ToInstance::Unknown`] and its like, never an error. The first message of each side is its [`Hello`]. Descriptors
 //! travel beside a message and are numbered in it ([`Passed::descriptor`]); what is longer than [`MAX_MESSAGE`] travels
-//! as a sealed memfd in its place. Every message is hostile input.
+//! as a sealed memfd (`F_SEAL_WRITE`, `F_SEAL_SHRINK`, `F_SEAL_GROW`, `F_SEAL_SEAL`), for which the datagram
+//! `{"memfd":LENGTH}` stands ([`envelope`]): the memfd is its first descriptor, and not counted among the message's own.
+//! Every message is hostile input.
 
 mod codec;
+mod envelope;
 mod handover;
 mod instance;
+#[cfg(test)]
+mod properties;
 
 pub use codec::{DecodeError, EncodeError, MAX_DESCRIPTORS, MAX_MESSAGE, MAX_PAYLOAD, decode, encode};
+pub use envelope::{envelope, enveloped};
 pub use handover::{ToCandidate, ToIncumbent};
 pub use instance::{Sample, ServerHealth, ToController, ToInstance};
 
