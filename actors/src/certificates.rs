@@ -1,10 +1,12 @@
-//! The certificates actor: reads certificate files again when they have changed.
+//! The certificates actor: reads certificate files again when they have changed, and rotates the keys of session tickets
+//! where no controller does.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use playhouse_serve::Site;
 use playhouse_serve::tls::Event;
+use playhouse_serve::tls::tickets::Rotation;
 
 use crate::supervision::{Actor, Context, EventKind, Failure};
 
@@ -26,11 +28,16 @@ impl Actor for Certificates {
     const KIND: &'static str = "certificates";
 
     async fn run(&mut self, context: &Context) -> Result<(), Failure> {
-        let epoch = self.site.certificates.claim();
+        let certificates = &self.site.certificates;
+        let epoch = certificates.claim();
+        let mut rotation = Rotation::default();
         loop {
+            if certificates.rotate_ticket_keys(epoch, &mut rotation)? {
+                tracing::debug!("a new key for TLS session tickets is in use");
+            }
             // Looked at rather than watched: that also sees a change on a network file system, or through a link to a
             // directory that was swapped.
-            for event in self.site.certificates.refresh(epoch)? {
+            for event in certificates.refresh(epoch)? {
                 context.emit(EventKind::Certificates, context.seat().path(), message(&event));
             }
             context.progress();

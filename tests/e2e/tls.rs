@@ -15,14 +15,12 @@ struct Secure {
 impl Secure {
     fn start() -> Self {
         let authority = Authority::new();
-        let site = Site::new().route(HELLO).listener(
-            "https",
-            r#"(bind: "127.0.0.1:0", tls: [
+        let listener = r#"(bind: "127.0.0.1:0", tls: [
                 (cert: "default.pem", key: "default.key"),
                 (cert: "exact.pem", key: "exact.key"),
                 (cert: "wild.pem", key: "wild.key"),
-            ])"#,
-        );
+            ])"#;
+        let site = Site::new().route(HELLO).listener("https", listener).listener("inner", listener);
         let folder = site.path(".");
         authority.write(&folder, "default", &["default.test", "127.0.0.1"], Algorithm::Ecdsa);
         authority.write(&folder, "exact", &["exact.test"], Algorithm::Rsa);
@@ -40,6 +38,29 @@ impl Secure {
         arguments.extend(options);
         arguments.push(&url);
         curl(arguments)
+    }
+
+    /// Connects to a listener with openssl as it would be for one that comes back: offers the session in the file `with`,
+    /// and keeps the one that it is given in `into`. Whether the session was resumed.
+    fn resumes(&self, listener: &str, version: &str, name: &str, with: Option<&str>, into: &str) -> bool {
+        let address = self.site.address(listener).to_string();
+        let mut command = std::process::Command::new(crate::harness::tool("openssl", "openssl"));
+        command.args(["s_client", version, "-ign_eof", "-connect", &address, "-servername", name]);
+        if let Some(session) = with {
+            command.arg("-sess_in").arg(self.site.path(session));
+        }
+        command.arg("-sess_out").arg(self.site.path(into));
+        // A ticket of TLS 1.3 comes after the handshake, so the answer is waited for.
+        self.site.write("request", format!("GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n"));
+        let request = std::fs::File::open(self.site.path("request")).unwrap();
+        let output = command.stdin(request).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("HTTP/1.1 200 OK") && text.contains("hello\n"), "{text}\n{output:?}");
+        match (text.contains("\nReused, TLSv1."), text.contains("\nNew, TLSv1.")) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => panic!("openssl says neither: {text}"),
+        }
     }
 
     /// The name in the certificate that a client gets who asks for `name`; without one, who sends no SNI.
@@ -196,4 +217,38 @@ fn an_open_connection_outlives_a_new_certificate() {
     });
     wire.send("GET / HTTP/1.1\r\nHost: exact.test\r\n\r\n");
     assert_eq!(wire.response().text(), "hello\n");
+}
+
+#[test]
+fn a_session_resumes_through_reloads_and_kills_but_only_where_it_began() {
+    let mut secure = Secure::start();
+    for version in ["-tls1_2", "-tls1_3"] {
+        assert!(!secure.resumes("https", version, "exact.test", None, "first"));
+        assert!(secure.resumes("https", version, "exact.test", Some("first"), "other"), "{version}");
+
+        secure.site.edit(|site| {
+            let path = version.trim_start_matches('-');
+            site.route(format!(r#"(path: "/{path}", to: Respond(status: 200, body: "new\n"))"#))
+        });
+        secure.site.reload();
+        secure.site.admin.kill_and_see_it_back("instance-1/certificates", "kill");
+        assert!(secure.resumes("https", version, "exact.test", Some("first"), "other"), "{version}");
+
+        assert!(!secure.resumes("inner", version, "exact.test", Some("first"), "other"), "{version}");
+        assert!(!secure.resumes("https", version, "a.wild.test", Some("first"), "other"), "{version}");
+        assert!(secure.resumes("https", version, "exact.test", Some("first"), "other"), "{version}");
+    }
+}
+
+#[test]
+fn a_session_of_another_process_costs_a_full_handshake() {
+    let secure = Secure::start();
+    let other = Secure::start();
+    for version in ["-tls1_2", "-tls1_3"] {
+        assert!(!secure.resumes("https", version, "exact.test", None, "session"));
+        let session = std::fs::read(secure.site.path("session")).unwrap();
+        other.site.write("session", session);
+        assert!(!other.resumes("https", version, "exact.test", Some("session"), "own"), "{version}");
+        assert!(other.resumes("https", version, "exact.test", Some("own"), "next"), "{version}");
+    }
 }

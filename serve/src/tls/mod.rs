@@ -1,12 +1,14 @@
-//! TLS: certificates by server name, read again when their files change.
+//! TLS: certificates by server name, read again when their files change, and session tickets.
 
 mod names;
 mod pair;
 mod table;
+pub mod tickets;
 mod validity;
 
 pub use pair::TlsError;
 pub use table::{Certificates, Event};
+pub use tickets::{TicketKeyError, TicketKeys};
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use aws_lc_rs::digest;
 use rustls::SignatureScheme;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -21,7 +22,11 @@ pub(super) struct Names {
     /// By what follows the `*`: `.example.org`.
     wildcard: HashMap<Box<str>, Certified>,
     default: Certified,
+    digest: NamesDigest,
 }
+
+/// SHA-256 over all names of a listener's certificates, in the order of the site file.
+pub(super) type NamesDigest = [u8; 32];
 
 /// In the order of the site file.
 type Certified = Vec<Arc<CertifiedKey>>;
@@ -33,6 +38,11 @@ impl Resolver {
 }
 
 impl Resolver {
+    /// Tells whether two listeners, or one at two times, are for the same names.
+    pub(super) fn digest(&self) -> NamesDigest {
+        self.0.load().digest
+    }
+
     /// Whether one certificate answers to both names.
     pub(super) fn share(&self, one: &str, other: &str) -> bool {
         let names = self.0.load();
@@ -51,7 +61,7 @@ impl Names {
     /// In the order of the site file: the first is the default, with those that have the very same names (ECDSA and RSA
     /// side by side).
     pub(super) fn new(pairs: &[Arc<Pair>]) -> Self {
-        let mut names = Names::default();
+        let mut names = Names { digest: digest_of(pairs), ..Names::default() };
         for pair in pairs {
             for name in &pair.names {
                 let (map, name) = match name.strip_prefix('*') {
@@ -93,6 +103,28 @@ impl Names {
         let wildcard = name.find('.').and_then(|dot| self.wildcard.get(&name[dot..]));
         (self.exact.get(&*name), wildcard)
     }
+}
+
+/// Each list and each name with its length before it, so that no two are the same bytes. Within a certificate the order
+/// says nothing; that of certificates decides which is the default.
+fn digest_of(pairs: &[Arc<Pair>]) -> NamesDigest {
+    let mut context = digest::Context::new(&digest::SHA256);
+    let number = |context: &mut digest::Context, number: usize| {
+        context.update(&(number as u64).to_be_bytes());
+    };
+    number(&mut context, pairs.len());
+    for pair in pairs {
+        let mut names: Vec<&str> = pair.names.iter().map(|name| &**name).collect();
+        names.sort_unstable();
+        number(&mut context, names.len());
+        for name in names {
+            number(&mut context, name.len());
+            context.update(name.as_bytes());
+        }
+    }
+    let mut digest = NamesDigest::default();
+    digest.copy_from_slice(context.finish().as_ref());
+    digest
 }
 
 fn same_names(one: &Pair, other: &Pair) -> bool {
@@ -148,6 +180,24 @@ mod tests {
             [("a.example", "b.example"), ("x.b.example", "y.b.example"), ("other", "b.example")]
         {
             assert!(!resolver.share(one, other) && !resolver.share(other, one), "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn the_digest_is_that_of_the_names_and_their_place_alone() {
+        let files = Files::default();
+        let of = |names: &[&[&str]]| Names::new(&pairs(&files, names)).digest;
+        let one = of(&[&["a.example", "b.example"], &["c.example"]]);
+        assert_eq!(one, of(&[&["b.example", "A.example"], &["c.example"]]), "a renewed certificate");
+        for other in [
+            &[&["a.example"][..], &["b.example", "c.example"]][..],
+            &[&["c.example"], &["a.example", "b.example"]],
+            &[&["a.example", "b.example", "c.example"]],
+            &[&["a.example", "b.example"], &["c.examplf"]],
+            &[&["a.example", "b.example"]],
+            &[],
+        ] {
+            assert_ne!(one, of(other), "{other:?}");
         }
     }
 

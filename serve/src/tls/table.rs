@@ -13,7 +13,8 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 
 use super::names::{Names, Resolver};
 use super::pair::{Pair, Stamp, TlsError};
-use super::{ALPN_H2, ALPN_HTTP1, ALPN_HTTP1_0, ListenerTls};
+use super::tickets::{Rotation, Ticketer};
+use super::{ALPN_H2, ALPN_HTTP1, ALPN_HTTP1_0, ListenerTls, TicketKeyError, TicketKeys};
 use crate::epoch::{Epoch, Owner, Stale};
 
 /// The certificates of all listeners. A configuration stays the same while its certificates change behind it.
@@ -21,6 +22,7 @@ pub struct Certificates {
     provider: Arc<CryptoProvider>,
     owner: Owner,
     state: Mutex<State>,
+    ticket_keys: Arc<TicketKeys>,
 }
 
 #[derive(Default)]
@@ -89,7 +91,7 @@ impl Certificates {
         }
         let resolver = Arc::new(Resolver::default());
         resolver.publish(state.names(&listener.tls));
-        let config = Arc::new(self.configuration(resolver.clone(), listener.http2)?);
+        let config = Arc::new(self.configuration(listener, resolver.clone())?);
         let tls = Arc::new(ListenerTls { config, resolver });
         state.listeners.push(Listener {
             name: listener.name.clone(),
@@ -136,6 +138,23 @@ impl Certificates {
         Ok(events)
     }
 
+    /// The keys of session tickets. They are the same whatever becomes of certificates and listeners.
+    pub fn ticket_keys(&self) -> &TicketKeys {
+        &self.ticket_keys
+    }
+
+    /// Makes a new ticket key where it is time for one and nobody else gives them: see [`TicketKeys::rotate`]. Whether
+    /// there is a new one.
+    ///
+    /// # Errors
+    /// [`TicketKeyError::Stale`] where another owner has taken over, [`TicketKeyError::Randomness`]; nothing is changed
+    /// then.
+    pub fn rotate_ticket_keys(&self, epoch: Epoch, rotation: &mut Rotation) -> Result<bool, TicketKeyError> {
+        let _state = self.state.lock();
+        self.owner.check(epoch)?;
+        self.ticket_keys.rotate(rotation, SystemTime::now())
+    }
+
     /// The files in use. A watcher should watch their directories, since files are often replaced by renaming.
     pub fn files(&self) -> Vec<PathBuf> {
         let state = self.state.lock();
@@ -152,17 +171,22 @@ impl Certificates {
         state.pairs.iter().map(|(files, loaded)| (files.clone(), loaded.pair.not_after)).collect()
     }
 
-    fn configuration(&self, resolver: Arc<Resolver>, http2: bool) -> Result<ServerConfig, TlsError> {
+    fn configuration(
+        &self,
+        listener: &model::Listener,
+        resolver: Arc<Resolver>,
+    ) -> Result<ServerConfig, TlsError> {
         let mut config = ServerConfig::builder_with_provider(self.provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(TlsError::Configuration)?
             .with_no_client_auth()
-            .with_cert_resolver(resolver);
+            .with_cert_resolver(resolver.clone());
         // A client that offers nothing of these is refused with an alert (RFC 7301 §3.2).
-        let protocols = if http2 { &ALPN[..] } else { &ALPN[1..] };
+        let protocols = if listener.http2 { &ALPN[..] } else { &ALPN[1..] };
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-        // Keys of its own for each listener, so that a ticket or session is worth nothing elsewhere.
-        config.ticketer = aws_lc_rs::Ticketer::new().map_err(TlsError::Configuration)?;
+        let keys = self.ticket_keys.clone();
+        config.ticketer = Arc::new(Ticketer::new(keys, listener.name.clone(), resolver));
+        // Of its own for each listener, so that a session is worth nothing elsewhere.
         config.session_storage = rustls::server::ServerSessionMemoryCache::new(SESSIONS);
         Ok(config)
     }
@@ -171,14 +195,20 @@ impl Certificates {
 /// In our order of preference.
 const ALPN: [&[u8]; 3] = [ALPN_H2, ALPN_HTTP1, ALPN_HTTP1_0];
 
-/// Sessions kept per listener for TLS 1.2 clients without tickets.
+/// Sessions kept per listener for TLS 1.2 clients without tickets. They resume on this instance alone: such clients are
+/// few, and what holds their sessions elsewhere would be a store that all instances ask.
 const SESSIONS: usize = 1024;
 
 impl Default for Certificates {
     fn default() -> Self {
         // Named here, never the process's default: a host program may have set its own.
         let provider = Arc::new(aws_lc_rs::default_provider());
-        Certificates { provider, owner: Owner::default(), state: Mutex::default() }
+        Certificates {
+            provider,
+            owner: Owner::default(),
+            state: Mutex::default(),
+            ticket_keys: Arc::default(),
+        }
     }
 }
 
