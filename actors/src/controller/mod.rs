@@ -10,3 +10,4 @@ pub mod scaler;
 pub mod scaling;
 #[cfg(test)]
 mod simulation;
+pub mod tickets;
