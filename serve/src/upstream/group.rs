@@ -9,6 +9,7 @@ use playhouse_config::model;
 use tokio::sync::Notify;
 
 use super::balance::{Member, Snapshot};
+use super::shared::Told;
 use super::{Lease, Server, ServerStatus, UpstreamStatus};
 use crate::epoch::Owner;
 use crate::metrics::Metrics;
@@ -28,11 +29,18 @@ pub struct Upstream {
     /// under it stays good until the decision is out.
     pub(super) deciding: Mutex<()>,
     changed: Notify,
+    /// What other instances are told.
+    pub(super) told: Told,
 }
 
 impl Upstream {
     /// An upstream as the site file has it; all servers are taken for healthy until something is known.
     pub fn new(model: &model::Upstream, metrics: &Metrics) -> Arc<Self> {
+        Self::telling(model, metrics, Told::default())
+    }
+
+    /// An upstream of a table, whose observers it tells what it decides.
+    pub(super) fn telling(model: &model::Upstream, metrics: &Metrics, told: Told) -> Arc<Self> {
         let members = members(model, &[], metrics);
         Arc::new(Upstream {
             name: model.name.clone(),
@@ -42,6 +50,7 @@ impl Upstream {
             checker: Owner::default(),
             deciding: Mutex::new(()),
             changed: Notify::new(),
+            told,
         })
     }
 

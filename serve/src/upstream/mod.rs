@@ -11,6 +11,7 @@ mod policy;
 mod pool;
 mod probe;
 mod server;
+mod shared;
 mod status;
 mod table;
 mod timer;

@@ -43,6 +43,11 @@ pub enum Change {
         /// For how long, in milliseconds.
         for_ms: u64,
     },
+    /// Left out because another instance of the site has seen requests to it fail.
+    EjectedElsewhere {
+        /// For how long, in milliseconds.
+        for_ms: u64,
+    },
     /// Back after its ejection.
     Readmitted,
     /// Active checks succeed again.
@@ -60,6 +65,9 @@ impl std::fmt::Display for Event {
         match &self.change {
             Change::Ejected { failures, for_ms } => {
                 write!(f, "is left out for {for_ms} ms after {failures} failures in a row")
+            }
+            Change::EjectedElsewhere { for_ms } => {
+                write!(f, "is left out for {for_ms} ms, as another instance has seen it fail")
             }
             Change::Readmitted => f.write_str("takes part again"),
             Change::Healthy => f.write_str("is healthy again"),
@@ -148,6 +156,10 @@ impl Upstream {
             decisions.wake_within(until.duration_since(now));
             return;
         }
+        // Who has heard of an ejection has nothing to tell of its end.
+        if !verdict.heard {
+            self.told.tell(self.name(), server, Duration::ZERO);
+        }
         server.set_ejected(&mut verdict, None);
         decisions.events.push(self.event(server, Change::Readmitted));
     }
@@ -155,28 +167,34 @@ impl Upstream {
     fn eject(&self, server: &Server, snapshot: &Snapshot, now: Instant, decisions: &mut Decisions) {
         let Some(ejection) = &snapshot.settings.ejection else { return };
         let failures = server.failures_in_row();
-        if failures < ejection.failures.get() || !server.is_eligible() {
-            return;
-        }
-        let eligible = snapshot.all.iter().filter(|member| member.server.is_eligible()).count();
-        if eligible <= 1 {
+        if failures < ejection.failures.get() || !may_eject(server, snapshot) {
             return;
         }
         server.set_ejected(&mut server.verdict().lock(), Some(now + ejection.duration));
+        self.told.tell(self.name(), server, ejection.duration);
         decisions.wake_within(ejection.duration);
-        let for_ms = u64::try_from(ejection.duration.as_millis()).unwrap_or(u64::MAX);
+        let for_ms = milliseconds(ejection.duration);
         decisions.events.push(self.event(server, Change::Ejected { failures, for_ms }));
     }
 
-    fn publish_if_outdated(&self, snapshot: &Snapshot) {
+    pub(super) fn publish_if_outdated(&self, snapshot: &Snapshot) {
         if snapshot.is_outdated() {
             self.publish(Snapshot::new(snapshot.settings.clone(), snapshot.all.clone()));
         }
     }
 
-    fn event(&self, server: &Server, change: Change) -> Event {
+    pub(super) fn event(&self, server: &Server, change: Change) -> Event {
         Event { upstream: self.name().clone(), server: server.name().clone(), change }
     }
+}
+
+/// Never the last one that is eligible, and nothing twice.
+pub(super) fn may_eject(server: &Server, snapshot: &Snapshot) -> bool {
+    server.is_eligible() && snapshot.all.iter().filter(|member| member.server.is_eligible()).count() > 1
+}
+
+pub(super) fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Decisions {

@@ -36,6 +36,8 @@ pub struct Server {
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
     pub(super) ejected_until: Option<Instant>,
+    /// Whether another instance has ejected it, not this one.
+    pub(super) heard: bool,
     /// Probes in a row that ended the same way, against the present state.
     pub(super) contrary_probes: u32,
 }
@@ -113,6 +115,7 @@ impl Server {
     /// For the holder of the verdict's lock.
     pub(super) fn set_ejected(&self, verdict: &mut Verdict, until: Option<Instant>) {
         verdict.ejected_until = until;
+        verdict.heard = false;
         self.ejected.store(until.is_some(), Ordering::Release);
         self.failures_in_row.store(0, Ordering::Relaxed);
     }

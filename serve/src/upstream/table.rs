@@ -6,8 +6,11 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use parking_lot::Mutex;
 use playhouse_config::model;
+use playhouse_protocol::control::ServerHealth;
+use tokio::sync::broadcast;
 
-use super::{Upstream, UpstreamStatus};
+use super::shared::Told;
+use super::{Event, Upstream, UpstreamStatus};
 use crate::metrics::Metrics;
 
 /// All upstreams of a site, by name. Empty until [`Upstreams::apply`].
@@ -16,6 +19,7 @@ pub struct Upstreams {
     by_name: DashMap<Arc<str>, Arc<Upstream>>,
     /// Held while a site file is applied, so that two do not mix.
     applying: Mutex<()>,
+    told: Told,
 }
 
 impl Upstreams {
@@ -37,11 +41,29 @@ impl Upstreams {
             match known {
                 Some(upstream) => upstream.apply(model, metrics),
                 None => {
-                    let upstream = Upstream::new(model, metrics);
+                    let upstream = Upstream::telling(model, metrics, self.told.clone());
                     self.by_name.insert(model.name.clone(), upstream);
                 }
             }
         }
+    }
+
+    /// What this instance itself decides about servers by the requests that it has seen fail: ejections and their ends,
+    /// from now on. Whoever is told falls behind without holding anybody up, and then misses the oldest.
+    pub fn observe(&self) -> broadcast::Receiver<ServerHealth> {
+        self.told.observe()
+    }
+
+    /// The ejections of this instance's own that are in force, for an observer that has come late or fallen behind.
+    pub fn ejections(&self) -> Vec<ServerHealth> {
+        self.all().iter().flat_map(|upstream| upstream.ejections()).collect()
+    }
+
+    /// Takes over what another instance has decided about a server. An upstream or server that is not known here, a time
+    /// that is over, and an end of an ejection that this instance has decided itself, change nothing; nobody is ejected
+    /// for longer than the site file says, and never the last one that is eligible. Observers are not told.
+    pub fn apply_health(&self, health: &ServerHealth) -> Option<Event> {
+        self.get(&health.upstream)?.apply_health(health)
     }
 
     /// The upstream of this name.
