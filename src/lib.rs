@@ -21,6 +21,7 @@
 
 pub mod state_dir;
 
+pub use playhouse_actors::controller::{self, Controller};
 pub use playhouse_actors::handler::AskActor;
 pub use playhouse_actors::supervision::{Event, EventKind, Fault, KillError, Node, SeatState, Tree};
 pub use playhouse_actors::{Exit, Instance, Options, ReloadError, Reloaded, StartError};

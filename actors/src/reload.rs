@@ -69,6 +69,15 @@ pub enum ReloadError {
         /// The cause.
         error: io::Error,
     },
+    /// An instance could not put it into force.
+    #[error("an instance has refused it: {0}")]
+    Refused(String),
+    /// What only a new start can change.
+    #[error("{0} cannot be changed while the site runs; stop it, and start it again")]
+    NeedsRestart(&'static str),
+    /// It cannot be written down, or handed on, so that the next controller would not know of it.
+    #[error("the state directory: {0}")]
+    StateDir(io::Error),
     /// The site has no file: it was made in code.
     #[error("this site was not started from a file; name one")]
     NoFile,

@@ -39,11 +39,16 @@ pub fn load(file: &Path) -> Result<Site, Errors> {
         Ok(absolute) => absolute.parent().unwrap_or(Path::new("/")).to_path_buf(),
         Err(error) => return Err(Errors::unreadable(file, &error.to_string())),
     };
-    let text = match read(file) {
-        Ok(text) => text,
-        Err(message) => return Err(Errors::unreadable(file, &message)),
-    };
-    parse_in(&text, file, &directory)
+    parse_in(&read(file)?, file, &directory)
+}
+
+/// The text of a site file, to be parsed here or elsewhere.
+///
+/// # Errors
+///
+/// One error if the file cannot be read, is longer than [`MAX_FILE_BYTES`] or is not UTF-8.
+pub fn read(file: &Path) -> Result<String, Errors> {
+    read_text(file).map_err(|message| Errors::unreadable(file, &message))
 }
 
 /// Parses the text of a site file. `file` stands in errors, and its parent is the directory of relative paths.
@@ -75,7 +80,7 @@ fn parse_in(text: &str, file: &Path, directory: &Path) -> Result<Site, Errors> {
     report.finish(site)
 }
 
-fn read(file: &Path) -> Result<String, String> {
+fn read_text(file: &Path) -> Result<String, String> {
     use std::io::Read;
 
     let mut bytes = Vec::new();

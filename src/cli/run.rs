@@ -2,7 +2,7 @@
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::{panic, process, thread};
 use anyhow::{Context, bail};
 use clap::Args;
 use playhouse::config::model::{LogDestination, Site};
-use playhouse::{Exit, Handlers, Instance, Options, config, state_dir};
+use playhouse::{Controller, Exit, Handlers, Instance, Options, ReloadError, Reloaded, config, state_dir};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -35,12 +35,22 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn execute(self, output: Output) -> anyhow::Result<()> {
-        let site = match config::load(&self.site) {
-            Ok(site) => site,
-            // One a line, each with its place.
-            Err(errors) => bail!("{}: not a valid site\n{errors}", self.site.display()),
-        };
         let site_file = std::path::absolute(&self.site).context("the site file's path")?;
+        let site = match config::load(&self.site) {
+            Ok(site) if site.instances.is_some() => {
+                let state_dir = state_dir_of(&site, self.state_dir)?;
+                return control(&site_file, state_dir, output);
+            }
+            Ok(site) => site,
+            Err(errors) => match self.state_dir.or_else(state_dir::from_environment) {
+                // They serve, and need a controller more than a new configuration.
+                Some(state_dir) if playhouse::controller::has_instances(&state_dir) => {
+                    return control(&site_file, state_dir, output);
+                }
+                // One a line, each with its place.
+                _ => bail!("{}: not a valid site\n{errors}", self.site.display()),
+            },
+        };
         start(
             site,
             Start {
@@ -69,17 +79,11 @@ pub(super) struct Start {
 
 /// Runs a site to its end.
 pub(super) fn start(site: Site, start: Start, output: Output) -> anyhow::Result<()> {
-    log_to_standard_error();
-    log_panics();
-    raise_descriptor_limit();
-    for (root, error) in super::check::roots(&site) {
-        // It may come later, a mount say; until then its routes answer 404 or 403.
-        tracing::warn!(root = %root.display(), %error, "a root cannot be read");
-    }
-    let state_dir = match start.state_dir.or_else(|| site.state_dir.clone()) {
-        _ if start.stateless => None,
-        Some(directory) => Some(directory),
-        None => Some(state_dir::default_for(&site.name)?),
+    prepare_process();
+    warn_of_roots(&site);
+    let state_dir = match start.stateless {
+        true => None,
+        false => Some(state_dir_of(&site, start.state_dir)?),
     };
     let options = Options {
         state_dir,
@@ -93,8 +97,9 @@ pub(super) fn start(site: Site, start: Start, output: Output) -> anyhow::Result<
         // Before anything is open, so that no signal meets its default action from then on.
         let signals = Signals::install().context("signal handlers")?;
         let instance = Instance::open(site, options)?;
-        announce(&instance, output)?;
-        tokio::spawn(signals.follow(instance.clone()));
+        let state_dir = instance.options().state_dir.clone();
+        announce(&instance.config(), instance.addresses(), &instance.admin_addresses(), state_dir, output)?;
+        tokio::spawn(signals.follow(Running::Instance(instance.clone())));
         match instance.run().await? {
             Exit::Stopped => Ok(()),
             Exit::Failed(cause) => bail!("the site has failed, and what it could drain is drained: {cause}"),
@@ -103,6 +108,78 @@ pub(super) fn start(site: Site, start: Start, output: Output) -> anyhow::Result<
     // What still blocks on a file system is not waited for.
     runtime.shutdown_timeout(SHUTDOWN);
     result
+}
+
+/// Runs the controller of a site with several instances to its end.
+fn control(site_file: &Path, state_dir: PathBuf, output: Output) -> anyhow::Result<()> {
+    prepare_process();
+    let options = playhouse::controller::Options {
+        state_dir,
+        build: env!("CARGO_PKG_VERSION").to_owned(),
+        handlers: super::echo::handlers(),
+        ..Default::default()
+    };
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(async {
+        let signals = Signals::install().context("signal handlers")?;
+        let controller = Controller::open(site_file, options).await?;
+        let site = controller.fleet().in_force();
+        warn_of_roots(&site.site);
+        let state_dir = Some(controller.options().state_dir.clone());
+        announce(&site.site, controller.addresses(), &controller.admin_addresses(), state_dir, output)?;
+        tokio::spawn(signals.follow(Running::Controller(controller.clone())));
+        match controller.run().await? {
+            Exit::Stopped => Ok(()),
+            Exit::Failed(cause) => bail!(
+                "the controller has failed; its instances serve on, and the next one adopts them: {cause}"
+            ),
+        }
+    });
+    runtime.shutdown_timeout(SHUTDOWN);
+    result
+}
+
+fn state_dir_of(site: &Site, argument: Option<PathBuf>) -> io::Result<PathBuf> {
+    match argument.or_else(|| site.state_dir.clone()) {
+        Some(directory) => Ok(directory),
+        None => state_dir::default_for(&site.name),
+    }
+}
+
+/// What every process that runs a site, or a part of it, does first.
+pub(super) fn prepare_process() {
+    log_to_standard_error();
+    log_panics();
+    raise_descriptor_limit();
+}
+
+fn warn_of_roots(site: &Site) {
+    for (root, error) in super::check::roots(site) {
+        // It may come later, a mount say; until then its routes answer 404 or 403.
+        tracing::warn!(root = %root.display(), %error, "a root cannot be read");
+    }
+}
+
+/// What signals are about.
+enum Running {
+    Instance(Arc<Instance>),
+    Controller(Arc<Controller>),
+}
+
+impl Running {
+    async fn stop(&self) {
+        match self {
+            Running::Instance(instance) => instance.stop().await,
+            Running::Controller(controller) => controller.stop().await,
+        }
+    }
+
+    async fn reload(&self) -> Result<Reloaded, ReloadError> {
+        match self {
+            Running::Instance(instance) => instance.reload_file(None).await,
+            Running::Controller(controller) => controller.reload_file(None).await,
+        }
+    }
 }
 
 fn runtime(site: &Site) -> io::Result<Runtime> {
@@ -132,22 +209,23 @@ impl Signals {
         })
     }
 
-    async fn follow(mut self, instance: Arc<Instance>) {
+    async fn follow(mut self, running: Running) {
+        let running = Arc::new(running);
         let mut interrupted = false;
         loop {
             tokio::select! {
-                Some(()) = self.terminate.recv() => stop(&instance, "TERM"),
+                Some(()) = self.terminate.recv() => stop(&running, "TERM"),
                 Some(()) = self.interrupt.recv() => {
                     if std::mem::replace(&mut interrupted, true) {
                         tracing::warn!("a second INT: ending at once");
                         process::exit(INTERRUPTED);
                     }
-                    stop(&instance, "INT");
+                    stop(&running, "INT");
                 }
                 Some(()) = self.hangup.recv() => {
-                    let instance = instance.clone();
+                    let running = running.clone();
                     tokio::spawn(async move {
-                        match instance.reload_file(None).await {
+                        match running.reload().await {
                             Ok(_) => tracing::info!("reloaded"),
                             Err(error) => tracing::error!(%error, "the reload was refused, nothing has changed"),
                         }
@@ -159,17 +237,21 @@ impl Signals {
     }
 }
 
-fn stop(instance: &Arc<Instance>, signal: &str) {
+fn stop(running: &Arc<Running>, signal: &str) {
     tracing::info!(signal, "draining");
-    let instance = instance.clone();
-    tokio::spawn(async move { instance.stop().await });
+    let running = running.clone();
+    tokio::spawn(async move { running.stop().await });
 }
 
 /// Says where to look: for people on a terminal, else as one line of JSON, unless that line would be in an access log.
-fn announce(instance: &Instance, output: Output) -> anyhow::Result<()> {
-    let config = instance.config();
-    let listeners: Vec<Address> = instance
-        .addresses()
+fn announce(
+    config: &Site,
+    addresses: Vec<(Arc<str>, String)>,
+    admin: &[String],
+    state_dir: Option<PathBuf>,
+    output: Output,
+) -> anyhow::Result<()> {
+    let listeners: Vec<Address> = addresses
         .into_iter()
         .map(|(name, address)| {
             let listener = config.listeners.iter().find(|listener| listener.name == name);
@@ -177,8 +259,7 @@ fn announce(instance: &Instance, output: Output) -> anyhow::Result<()> {
             Address { url: url(&address, tls), name: name.to_string(), address }
         })
         .collect();
-    let admin: Vec<String> = instance.admin_addresses();
-    let state_dir = instance.options().state_dir.as_ref().map(|directory| directory.display().to_string());
+    let state_dir = state_dir.map(|directory| directory.display().to_string());
     let log_on_stdout = config.access_log.as_ref().is_some_and(|log| log.to == LogDestination::Stdout);
     if output.is_json() {
         for Address { name, address, .. } in &listeners {

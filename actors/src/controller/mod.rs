@@ -1,13 +1,366 @@
-//! The controller of a site with several instances: how many there are, what each of them is told, and what all of
-//! them have counted.
+//! The controller of a site with several instances: it opens the listening sockets, starts the processes that serve, and
+//! decides how many there are. It serves nobody itself, and may end at any moment: the next one adopts its instances.
+//!
+//! [`Fleet`] is the table, which every actor here is handed: [`steward`] keeps as many instances as are wanted,
+//! [`scaler`] decides how many those are, a [`keeper`] leads one process through its life, [`reload`] puts configurations
+//! into force, [`tickets`] replaces the keys of TLS sessions. [`adoption`] is how it begins.
 
 pub mod accounts;
+mod adoption;
+pub mod capacity;
 mod cgroup;
 pub mod cpus;
+mod fleet;
+mod keeper;
 pub mod load;
+pub mod member;
+mod memo;
 pub mod memory;
+mod reload;
 pub mod scaler;
 pub mod scaling;
 #[cfg(test)]
 mod simulation;
+mod steward;
 pub mod tickets;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use playhouse_config::model;
+use playhouse_protocol::control::{Hello, SiteText, State, VERSION};
+use playhouse_serve::random::Random;
+use playhouse_serve::shared::Board;
+use playhouse_serve::site::Handlers;
+use playhouse_serve::sockets::{Bound, Given, Prepared, Sockets};
+use playhouse_serve::tls::Certificates;
+use ractor::{ActorCell, SpawnErr};
+use tokio::time::Instant;
+
+use accounts::Accounts;
+pub use fleet::{Fleet, InForce, StartReport};
+use keeper::Keeper;
+use memo::Memo;
+use scaler::Scaler;
+
+use crate::admin;
+use crate::control::{process, record};
+use crate::instance::{Exit, StartError};
+use crate::reload::{ReloadError, Reloaded};
+use crate::state_dir::StateDir;
+use crate::supervision::{self, ChildSpec, EventKind, Intensity, Seat, Strategy, Supervisor, Tree, Watchdog};
+
+/// One controller.
+#[derive(Debug)]
+pub struct Controller {
+    fleet: Arc<Fleet>,
+    tree: Arc<Tree>,
+    options: Options,
+    state_dir: StateDir,
+    admin: Sockets,
+    admin_token: ArcSwap<Option<String>>,
+    started: Instant,
+    _watchdog: Option<Watchdog>,
+}
+
+/// How a controller is run.
+#[derive(Default)]
+pub struct Options {
+    /// Where everything is that outlives it.
+    pub state_dir: PathBuf,
+    /// What is running, for people, for metrics and for the instances.
+    pub build: String,
+    /// Names of the handlers that the program answers `Handler` routes with.
+    pub handlers: Handlers,
+    /// Listening sockets that were inherited from whoever has started this process.
+    pub given: Given,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options").field("state_dir", &self.state_dir).finish_non_exhaustive()
+    }
+}
+
+impl Controller {
+    /// Takes the state directory, adopts the instances that a controller before this one has left, or opens the
+    /// listening sockets. No instance is started yet. To be called within a tokio runtime.
+    ///
+    /// `file` is the site file and what is wrong with it, if so: with instances to adopt it comes into force by a reload,
+    /// and where it is not valid they go on with what they have.
+    ///
+    /// # Errors
+    /// The state directory is taken, the file is not valid and there is nobody to adopt, a listener cannot be opened.
+    pub async fn open(file: &Path, mut options: Options) -> Result<Arc<Self>, StartError> {
+        let state_dir = StateDir::take(&options.state_dir)?;
+        let directory = options.state_dir.clone();
+        let random = Random::from_os();
+        let tree = Tree::new(ROOT, <Supervisor as supervision::Actor>::KIND, random.below(u64::MAX));
+        let mut memo = Memo::read(&directory)
+            .unwrap_or_else(|error| {
+                tracing::warn!(%error, "site.json is not what a controller writes; it is replaced");
+                None
+            })
+            .unwrap_or_default();
+        let read = reload::read(file);
+        let name = match (&read, &memo.site) {
+            (Ok((site, _)), _) => site.name.clone(),
+            (Err(_), Some(text)) => reload::parse(text)?.name,
+            (Err(_), None) => String::new(),
+        };
+        let hello = Hello {
+            version: VERSION,
+            build: options.build.clone(),
+            pid: std::process::id(),
+            started: process::start_time(std::process::id()).unwrap_or(0),
+            site: name,
+            slot: 0,
+            generation: memo.generation,
+            revision: 0,
+            state: None,
+            ticket_keys: Vec::new(),
+        };
+        let found = adoption::find(&directory, &hello).await;
+        for why in &found.removed {
+            tracing::warn!("a record of an instance was removed: {why}");
+        }
+        let text = match (&memo.site, found.adopted.is_empty()) {
+            // What they serve is in force, whatever the file says by now.
+            (Some(text), false) => text.clone(),
+            _ => {
+                let (_, text) = read?;
+                SiteText {
+                    path: text.path,
+                    text: text.text,
+                    revision: memo.site.map_or(0, |site| site.revision) + 1,
+                }
+            }
+        };
+        let site = reload::parse(&text)?;
+        memo.site = Some(text.clone());
+        if found.adopted.is_empty() {
+            memo.scale = None;
+        }
+        memo.generation =
+            found.adopted.iter().map(|adopted| adopted.hello.generation).fold(memo.generation, u64::max);
+
+        let mut given = std::mem::take(&mut options.given);
+        let mut keys = Vec::new();
+        let mut members = Vec::new();
+        for adopted in found.adopted {
+            for (passed, descriptor) in adopted.sockets {
+                given.add(&passed.listener, passed.slot, descriptor);
+            }
+            if keys.is_empty() {
+                keys = adopted.hello.ticket_keys;
+            }
+            members.push(adopted.member);
+        }
+        let bound = Bound::default();
+        let prepared = bound.prepare(&site.listeners, &mut given).map_err(ReloadError::from)?;
+        bound.commit(prepared);
+        let accounts = Accounts::open(&directory).map_err(ReloadError::StateDir)?;
+        let board = Board::open_or_create(&fleet::board_path(&directory)).map_err(ReloadError::StateDir)?;
+        memo.write(&directory).map_err(ReloadError::StateDir)?;
+        let in_force = InForce::new(text, site).ok_or(ReloadError::NeedsRestart("instances"))?;
+        let fleet = Arc::new(Fleet::new(directory, tree.clone(), in_force, bound, accounts, board, memo));
+        fleet.take_ticket_keys(keys);
+        for member in members {
+            let member = fleet.adopt(member);
+            fleet.emit_of(
+                &member,
+                EventKind::Lifecycle,
+                format!("adopted, process {}", member.process().pid()),
+            );
+        }
+        if fleet.scale().is_none() {
+            // As many as there were; the scaler goes on from there.
+            fleet
+                .want_so_many(fleet.views().iter().filter(|view| view.state == State::Active).count() as u32);
+        }
+        fleet.bury_the_dead();
+        fleet.outdate();
+        for why in found.removed {
+            fleet.emit(EventKind::Lifecycle, format!("a record was removed: {why}"));
+        }
+        let watchdog = Watchdog::start(&tree, BLOCKED)
+            .inspect_err(|error| tracing::warn!(%error, "no watchdog: blocked threads will not be seen"))
+            .ok();
+        let controller = Controller {
+            fleet,
+            tree,
+            options,
+            state_dir,
+            admin: Sockets::default(),
+            admin_token: ArcSwap::default(),
+            started: Instant::now(),
+            _watchdog: watchdog,
+        };
+        let prepared = controller.prepare_admin(&controller.fleet.in_force().site)?;
+        controller.commit_admin(prepared);
+        Ok(Arc::new(controller))
+    }
+
+    /// Starts the tree, linked to `parent` where there is one.
+    async fn spawn(self: &Arc<Self>, parent: Option<ActorCell>) -> Result<ActorCell, SpawnErr> {
+        let controller = self.clone();
+        let root = Supervisor::new(Strategy::OneForOne, Intensity::default(), move || controller.children());
+        let seat = self.tree.root().clone();
+        seat.vacated().await;
+        supervision::spawn(seat, root, parent).await
+    }
+
+    /// Runs the site until it is stopped, or until another controller has taken it over. A root that has ended for any
+    /// other reason is started again: the instances serve on meanwhile.
+    pub async fn run(self: &Arc<Self>) -> Result<Exit, SpawnErr> {
+        let root = self.tree.root().clone();
+        loop {
+            self.spawn(None).await?;
+            root.vacated().await;
+            root.kill_descendants().await;
+            if self.fleet.is_stopping() {
+                return Ok(Exit::Stopped);
+            }
+            if !root.ended_by_operator() {
+                // The next controller adopts them.
+                let cause = root.last_cause().unwrap_or_else(|| "the root supervisor has ended".to_owned());
+                return Ok(Exit::Failed(cause));
+            }
+            self.tree.events().emit(
+                EventKind::Restarted,
+                root.path(),
+                "started again after an operator's fault",
+            );
+        }
+    }
+
+    /// Stops the site: nobody is accepted any more, all instances drain, and everything is removed that the next start
+    /// does not need. Completes when all processes have ended; asked again, it waits with the first.
+    pub async fn stop(&self) {
+        if self.fleet.begin_stop() {
+            self.tree.events().emit(EventKind::Lifecycle, self.tree.root().path(), "draining");
+            // From here on only instances hold the sockets, and each empties the queue before it lets go.
+            self.fleet.bound().close();
+            for member in self.fleet.members() {
+                match member.state() {
+                    State::Starting | State::Ready => member.kill("the site is stopped"),
+                    _ => self.fleet.drain(&member, true),
+                }
+            }
+        }
+        let mut changed = self.fleet.changed();
+        while self.fleet.members().iter().any(|member| member.state() != State::Gone) {
+            let _ = tokio::time::timeout(STOP_LOOK, changed.changed()).await;
+        }
+        self.fleet.clean_up();
+        let root = self.tree.root();
+        root.request_stop();
+        while tokio::time::timeout(STOP_LOOK, root.vacated()).await.is_err() {
+            root.kill_if_stalled_by_fault();
+        }
+    }
+
+    /// Reads a site file, or the one that the site was started from, and puts it into force in every instance.
+    pub async fn reload_file(&self, path: Option<&Path>) -> Result<Reloaded, ReloadError> {
+        reload::ask(self, path).await
+    }
+
+    /// Opens what the admin interface needs, and changes nothing.
+    fn prepare_admin(&self, site: &model::Site) -> Result<PreparedAdmin, ReloadError> {
+        let token = admin::read_token(&site.admin)?;
+        let listeners = admin::listeners(Some(self.state_dir.admin_socket()), &site.admin);
+        let sockets = self.admin.prepare(&listeners, &Certificates::default(), &mut Given::default())?;
+        Ok(PreparedAdmin { token, sockets })
+    }
+
+    fn commit_admin(&self, prepared: PreparedAdmin) {
+        self.admin.commit(prepared.sockets);
+        self.admin_token.store(Arc::new(prepared.token));
+    }
+
+    /// The table.
+    pub fn fleet(&self) -> &Arc<Fleet> {
+        &self.fleet
+    }
+
+    /// The controller's own actors.
+    pub fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    /// How it is run.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// How long it has run.
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Names and addresses of the listeners, a port 0 resolved.
+    pub fn addresses(&self) -> Vec<(Arc<str>, String)> {
+        self.fleet.bound().addresses()
+    }
+
+    /// The admin interface's addresses.
+    pub fn admin_addresses(&self) -> Vec<String> {
+        self.admin.all().iter().map(|socket| socket.address().to_owned()).collect()
+    }
+
+    /// Whether as many instances serve as the site wants at least, and every part of the controller is up.
+    pub fn is_ready(&self) -> bool {
+        fn complete(seat: &Arc<Seat>) -> bool {
+            seat.is_occupied()
+                && seat.state() == supervision::SeatState::Running
+                && (seat.kind() == crate::shard::KIND || seat.children().iter().all(complete))
+        }
+        let active =
+            self.fleet.views().iter().filter(|view| view.state == State::Active && !view.stuck).count();
+        !self.fleet.is_stopping()
+            && active >= self.fleet.settings().min.get() as usize
+            && complete(self.tree.root())
+    }
+
+    fn children(self: &Arc<Self>) -> Vec<ChildSpec> {
+        let fleet = self.fleet.clone();
+        let for_instances = fleet.clone();
+        vec![
+            ChildSpec::new(INSTANCES, move || {
+                let fleet = for_instances.clone();
+                Supervisor::new(Strategy::OneForOne, Intensity::default(), move || {
+                    fleet.members().iter().map(|member| Keeper::spec(&fleet, member)).collect()
+                })
+            })
+            .stall_after(STALL),
+            steward::Steward::spec(&fleet),
+            tickets::Tickets::spec(&fleet),
+            {
+                let fleet = fleet.clone();
+                ChildSpec::new("scaler", move || Scaler::new(fleet.clone(), fleet.scaler().clone()))
+                    .stall_after(STALL)
+            },
+            reload::Reloader::spec(self),
+        ]
+    }
+}
+
+/// The admin interface of a configuration that is not in force yet.
+struct PreparedAdmin {
+    token: Option<String>,
+    sockets: Prepared,
+}
+
+/// Whether a state directory has a record of an instance in it.
+pub fn has_instances(directory: &Path) -> bool {
+    record::all(directory).iter().any(|(_, record)| record.is_ok())
+}
+
+/// The root's name.
+pub const ROOT: &str = "controller";
+pub(crate) const INSTANCES: &str = "instances";
+const STALL: Duration = Duration::from_secs(5);
+const STOP_LOOK: Duration = Duration::from_secs(2);
+const BLOCKED: Duration = Duration::from_millis(500);

@@ -89,6 +89,11 @@ impl Tree {
         &self.shared.events
     }
 
+    /// A number from 0 to less than 1, for backoffs that are not to be in step.
+    pub(crate) fn jitter(&self) -> f64 {
+        self.shared.jitter()
+    }
+
     /// Messages sent to any actor of the tree, ever.
     pub fn messages(&self) -> u64 {
         self.shared.messages.load(Ordering::Relaxed)

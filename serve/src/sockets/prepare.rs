@@ -52,7 +52,8 @@ pub struct BindError {
 }
 
 impl BindError {
-    pub(super) fn new(listener: &model::Listener, error: BindErrorKind) -> Self {
+    /// What is wrong with this listener.
+    pub fn new(listener: &model::Listener, error: BindErrorKind) -> Self {
         let (name, address) = (listener.name.clone(), Address(&listener.bind).to_string());
         BindError { listener: name, address, error }
     }

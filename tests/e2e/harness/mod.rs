@@ -11,10 +11,11 @@ mod process;
 mod real;
 mod scripted;
 mod site;
+pub mod stage;
 mod wait;
 mod wire;
 
-pub use admin::{Admin, Ledger};
+pub use admin::Admin;
 pub use certificates::{Algorithm, Authority};
 pub use curl::{Answer, curl};
 pub use generators::{H2load, Wrk};

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
 use super::admin::Admin;
@@ -207,6 +207,54 @@ impl Running {
         command.output().expect("playhouse runs")
     }
 
+    /// Kills the controller, or the one process that there is (SIGKILL), and starts another as it was started first.
+    /// Returns when the site is ready.
+    #[track_caller]
+    pub fn replace(&mut self) {
+        self.process.kill();
+        self.start_again();
+    }
+
+    /// Starts `playhouse run` as it was started first, after its end.
+    #[track_caller]
+    pub fn start_again(&mut self) {
+        let mut command = Command::new(BINARY);
+        command.arg("run").arg(self.path("site.ron")).current_dir(self.path("."));
+        self.process = Process::start("playhouse", &mut command);
+        let (process, admin) = (&mut self.process, &self.admin);
+        eventually_some("the site is ready again", || {
+            if let Some(status) = process.ended() {
+                panic!("playhouse has ended at once: {status}\n{}", process.output());
+            }
+            admin.ready().then_some(())
+        });
+    }
+
+    /// The instances, as the status lists them.
+    #[track_caller]
+    pub fn instances(&self) -> Vec<InstanceView> {
+        let status = self.admin.status();
+        let instances = status["instances"].as_array().expect("instances").clone();
+        let view = |instance: &serde_json::Value| InstanceView {
+            name: instance["id"].as_str().expect("an id").to_owned(),
+            pid: instance["pid"].as_i64().and_then(|pid| Pid::from_raw(pid as i32)).expect("a pid"),
+            state: instance["state"].as_str().expect("a state").to_owned(),
+        };
+        instances.iter().map(view).collect()
+    }
+
+    /// Waits until so many instances are active and there is no other; gives their pids, sorted.
+    #[track_caller]
+    pub fn active(&self, count: usize) -> Vec<Pid> {
+        eventually_some(&format!("{count} instances are active, and no other is there"), || {
+            let instances = self.instances();
+            let active = instances.iter().all(|instance| instance.state == "active");
+            let mut pids: Vec<_> = instances.iter().map(|instance| instance.pid).collect();
+            pids.sort_by_key(|pid| pid.as_raw_nonzero());
+            (active && pids.len() == count).then_some(pids)
+        })
+    }
+
     /// Starts to drain (TERM).
     pub fn stop(&self) {
         self.process.signal(Signal::TERM);
@@ -215,6 +263,35 @@ impl Running {
     fn site(&self) -> &Site {
         self.site.as_ref().expect("the site is not being edited")
     }
+}
+
+impl Drop for Running {
+    /// Ends also those instances that a test has left without a controller.
+    fn drop(&mut self) {
+        self.process.end();
+        let Some(site) = &self.site else { return };
+        let state_dir = site.path("state");
+        for entry in std::fs::read_dir(&state_dir).into_iter().flatten().flatten() {
+            let record = std::fs::read(entry.path()).ok();
+            let record = record.and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok());
+            let pid = record.and_then(|record| Pid::from_raw(record["pid"].as_i64()? as i32));
+            // Only what was started for this very folder.
+            if let Some(pid) = pid
+                && let Ok(line) = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero()))
+                && String::from_utf8_lossy(&line).contains(&*state_dir.to_string_lossy())
+            {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// One instance, as the status shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceView {
+    pub name: String,
+    pub pid: Pid,
+    pub state: String,
 }
 
 /// The built binary, for a command that runs to its end.

@@ -1,0 +1,141 @@
+//! Taking over the instances of a controller that is gone.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use playhouse_protocol::control::{Hello, Passed, State, ToController, ToInstance};
+
+use super::member::{self, Ends, Member};
+use crate::control;
+use crate::control::link::{Link, LinkError};
+use crate::control::process::Process;
+use crate::control::record::{self, Record};
+
+/// What a state directory had in it.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Instances that go on.
+    pub adopted: Vec<Adopted>,
+    /// What was not what its record said, for people. It has been removed.
+    pub removed: Vec<String>,
+}
+
+/// One instance that goes on.
+#[derive(Debug)]
+pub struct Adopted {
+    /// It, linked to this controller.
+    pub member: Member,
+    /// What it has said of itself.
+    pub hello: Hello,
+    /// The listening sockets that it holds.
+    pub sockets: Vec<(Passed, OwnedFd)>,
+}
+
+/// Speaks to every process that a record names. None is trusted for its record: the process must be the one that was
+/// recorded, its control socket must be answered by that very process, and what it says must agree.
+///
+/// `hello` is this controller's own. The state directory's lock is held.
+pub async fn find(directory: &Path, hello: &Hello) -> Found {
+    let mut found = Found::default();
+    let mut living = Vec::new();
+    for (slot, record) in record::all(directory) {
+        match record {
+            Ok(record) => living.push(record),
+            Err(error) => {
+                control::remove_files_of(directory, slot);
+                found.removed.push(error.to_string());
+            }
+        }
+    }
+    let results =
+        futures_util::future::join_all(living.iter().map(|record| adopt(directory, record, hello))).await;
+    for (record, result) in living.iter().zip(results) {
+        match result {
+            Ok(adopted) => found.adopted.push(adopted),
+            Err(why) => {
+                control::remove_files_of(directory, record.slot);
+                found.removed.push(format!("{}: process {}: {why}", member::name(record.slot), record.pid));
+            }
+        }
+    }
+    found
+}
+
+async fn adopt(directory: &Path, record: &Record, ours: &Hello) -> Result<Adopted, String> {
+    let Some(process) = Process::open(record.pid, record.started) else {
+        return Err("has ended, and another may have its number".into());
+    };
+    let spoken = tokio::time::timeout(PATIENCE, speak(directory, record, ours)).await;
+    match spoken.unwrap_or_else(|_| Err(format!("has not answered within {PATIENCE:?}"))) {
+        Ok((ends, hello, sockets)) => {
+            let member = Member::new(record.slot, record.generation, process, ends, Some(&hello));
+            Ok(Adopted { member, hello, sockets })
+        }
+        Err(why) => {
+            // What holds our sockets and speaks to nobody must not stay; what only bears its number must not be harmed.
+            if control::is_instance_of(record.pid, directory, record.slot) {
+                let _ = process.kill(rustix::process::Signal::KILL);
+                let _ = tokio::time::timeout(PATIENCE, process.wait()).await;
+                return Err(format!("{why}; killed"));
+            }
+            Err(why)
+        }
+    }
+}
+
+type Spoken = (Ends, Hello, Vec<(Passed, OwnedFd)>);
+
+async fn speak(directory: &Path, record: &Record, ours: &Hello) -> Result<Spoken, String> {
+    let path = control::control_path(directory, record.slot);
+    let link = Link::connect(&path).await.map_err(|error| format!("{}: {error}", path.display()))?;
+    if link.peer().pid != record.pid {
+        return Err(format!("its control socket is answered by process {}", link.peer().pid));
+    }
+    let (sender, receiver): Ends = link.split();
+    let say = |error: LinkError| error.to_string();
+    sender.send(&ToInstance::Hello(ours.clone()), Vec::new()).map_err(say)?;
+    let hello = loop {
+        match receiver.recv().await.map_err(say)? {
+            Some((ToController::Hello(hello), _)) => break hello,
+            Some(_) => {}
+            None => return Err("has closed its link".into()),
+        }
+    };
+    check(&hello, record, ours)?;
+    let mut sockets = Vec::new();
+    sender.send(&ToInstance::GiveSockets, Vec::new()).map_err(say)?;
+    loop {
+        match receiver.recv().await.map_err(say)? {
+            Some((ToController::Sockets { sockets: passed, more }, descriptors)) => {
+                sockets.extend(control::pair(passed, descriptors)?);
+                if !more {
+                    return Ok(((sender, receiver), hello, sockets));
+                }
+            }
+            Some(_) => {}
+            None => return Err("has closed its link".into()),
+        }
+    }
+}
+
+fn check(hello: &Hello, record: &Record, ours: &Hello) -> Result<(), String> {
+    if !hello.version.is_understood() {
+        return Err(format!("speaks version {} of the protocol", hello.version.major));
+    }
+    if hello.site != ours.site {
+        return Err(format!("serves the site {:?}", hello.site));
+    }
+    let says = (hello.pid, hello.started, hello.slot, hello.generation);
+    if says != (record.pid, record.started, record.slot, record.generation) {
+        return Err("says something else than its record".into());
+    }
+    match hello.state {
+        Some(State::Active | State::Draining) => Ok(()),
+        // It ends by itself with the link to its first controller.
+        _ => Err("was not active yet".into()),
+    }
+}
+
+/// For one instance to say who it is; a runtime that is stuck never does.
+const PATIENCE: Duration = Duration::from_secs(3);

@@ -1,0 +1,194 @@
+//! Another configuration for all instances: checked here, tried on one instance, then put into force.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use playhouse_config::model;
+use playhouse_protocol::control::{SiteText, State};
+use playhouse_serve::Site;
+use playhouse_serve::random::Random;
+use playhouse_serve::sockets::{BindError, BindErrorKind, BoundChanges, Given, Passable};
+use playhouse_serve::tls::Certificates;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::Controller;
+use super::fleet::InForce;
+use super::member::Member;
+use crate::admin;
+use crate::reload::{ReloadError, Reloaded};
+use crate::supervision::{Actor, ChildSpec, Context, EventKind, Failure};
+
+/// Reloads, one at a time. What was not in force when it is killed never will be; what was, goes on to all instances by
+/// their keepers.
+pub struct Reloader {
+    controller: Arc<Controller>,
+}
+
+impl Reloader {
+    /// The child of the controller's root.
+    pub fn spec(controller: &Arc<Controller>) -> ChildSpec {
+        let controller = controller.clone();
+        ChildSpec::new(NAME, move || Reloader { controller: controller.clone() }).stall_after(DEADLINE)
+    }
+
+    async fn reload(&self, path: Option<PathBuf>) -> Result<Reloaded, ReloadError> {
+        let fleet = self.controller.fleet();
+        let path = path.unwrap_or_else(|| fleet.in_force().text.path.clone());
+        let read = tokio::task::spawn_blocking(move || {
+            let (site, text) = read(&path)?;
+            check(&site)?;
+            Ok::<_, ReloadError>((site, text))
+        });
+        let (site, text) = read.await.map_err(|_| ReloadError::NoAnswer)??;
+        let before = fleet.in_force();
+        same_process(&before.site, &site)?;
+        self.check_handlers(&site)?;
+        let text = SiteText { revision: fleet.next_revision(), ..text };
+        let prepared = fleet.bound().prepare(&site.listeners, &mut Given::default())?;
+        let admin = self.controller.prepare_admin(&site)?;
+
+        // One instance first: what only shows where it is put into force stops here.
+        if let Some(canary) = self.canary() {
+            let sockets = prepared.descriptors().map_err(ReloadError::StateDir)?;
+            if let Err(error) = try_on(&canary, fleet, &text, sockets).await {
+                // Its keeper leads it back to what is in force, should it have got further than it could say.
+                canary.note_sent(0);
+                canary.changed().notify_one();
+                return Err(error);
+            }
+        }
+        let threads = before.site.threads != site.threads;
+        let revision = text.revision;
+        let in_force = InForce::new(text, site).ok_or(ReloadError::NeedsRestart("instances"))?;
+        fleet.put_into_force(in_force).map_err(ReloadError::StateDir)?;
+        let changes = fleet.bound().commit(prepared);
+        self.controller.commit_admin(admin);
+        if threads {
+            fleet.roll().map_err(ReloadError::StateDir)?;
+        }
+        // The keepers send it to the others; those that refuse it are replaced.
+        let deadline = Instant::now() + DEADLINE / 2;
+        for member in fleet.members() {
+            let mut answered = member.answered();
+            let done = answered.wait_for(|answered| {
+                answered.gone
+                    || answered.revision >= revision
+                    || answered.refused.as_ref().is_some_and(|(refused, _)| *refused >= revision)
+            });
+            if member.state() == State::Active
+                && !member.view().stuck
+                && tokio::time::timeout_at(deadline, done).await.is_err()
+            {
+                return Err(ReloadError::NoAnswer);
+            }
+        }
+        Ok(reloaded(changes))
+    }
+
+    /// The instance on which a configuration is tried.
+    fn canary(&self) -> Option<Arc<Member>> {
+        let serves = |member: &Arc<Member>| member.state() == State::Active && !member.view().stuck;
+        self.controller.fleet().members().into_iter().find(serves)
+    }
+
+    fn check_handlers(&self, site: &model::Site) -> Result<(), ReloadError> {
+        // Builds all routes, and drops them again.
+        Site::new(site, self.controller.options().handlers.clone(), Random::seeded(0))?;
+        Ok(())
+    }
+}
+
+async fn try_on(
+    canary: &Member,
+    fleet: &super::Fleet,
+    text: &SiteText,
+    sockets: Vec<Passable>,
+) -> Result<(), ReloadError> {
+    let mut answered = canary.answered();
+    fleet.configure(canary, text, sockets).map_err(ReloadError::StateDir)?;
+    let done = answered.wait_for(|answered| {
+        answered.gone
+            || answered.revision == text.revision
+            || answered.refused.as_ref().is_some_and(|(refused, _)| *refused == text.revision)
+    });
+    let answer = match tokio::time::timeout(DEADLINE / 2, done).await {
+        Ok(Ok(answer)) => answer.clone(),
+        _ => return Err(ReloadError::NoAnswer),
+    };
+    match answer.refused {
+        Some((refused, error)) if refused == text.revision => Err(ReloadError::Refused(error)),
+        _ if answer.revision == text.revision => Ok(()),
+        _ => Err(ReloadError::NoAnswer),
+    }
+}
+
+/// Reads a site file: what it means, and its text for the instances.
+pub(super) fn read(file: &Path) -> Result<(model::Site, SiteText), ReloadError> {
+    let path = std::path::absolute(file).map_err(ReloadError::StateDir)?;
+    let text = playhouse_config::read(&path)?;
+    let text = SiteText { path, text, revision: 0 };
+    Ok((parse(&text)?, text))
+}
+
+/// What a text means.
+pub(super) fn parse(text: &SiteText) -> Result<model::Site, ReloadError> {
+    Ok(playhouse_config::parse(&text.text, &text.path)?)
+}
+
+/// What can be wrong with a valid site on this machine, apart from what only shows when a socket is bound. Blocking.
+fn check(site: &model::Site) -> Result<(), ReloadError> {
+    admin::read_token(&site.admin)?;
+    let certificates = Certificates::default();
+    for listener in &site.listeners {
+        certificates
+            .load(listener)
+            .map_err(|error| ReloadError::Bind(vec![BindError::new(listener, BindErrorKind::Tls(error))]))?;
+    }
+    Ok(())
+}
+
+/// What a reload cannot change.
+fn same_process(before: &model::Site, after: &model::Site) -> Result<(), ReloadError> {
+    let fixed = [("name", before.name != after.name), ("state_dir", before.state_dir != after.state_dir)];
+    match fixed.iter().find(|(_, changed)| *changed) {
+        Some((field, _)) => Err(ReloadError::NeedsRestart(field)),
+        None => Ok(()),
+    }
+}
+
+fn reloaded(changes: BoundChanges) -> Reloaded {
+    Reloaded { listeners_added: changes.added, listeners_removed: changes.removed, ..Reloaded::default() }
+}
+
+/// Asks the reload actor, and notes what has come of it.
+pub(super) async fn ask(controller: &Controller, path: Option<&Path>) -> Result<Reloaded, ReloadError> {
+    let seat = controller.tree().root().child(NAME, Reloader::KIND);
+    let answer = seat
+        .ask::<Reloader, _>(DEADLINE, |answer| (path.map(Path::to_owned), answer))
+        .await
+        .map_err(|_| ReloadError::NoAnswer)?;
+    let message = match &answer {
+        Ok(reloaded) => reloaded.to_string(),
+        Err(error) => format!("refused, nothing has changed: {error}"),
+    };
+    controller.tree().events().emit(EventKind::Reload, seat.path(), message);
+    answer
+}
+
+impl Actor for Reloader {
+    type Message = (Option<PathBuf>, oneshot::Sender<Result<Reloaded, ReloadError>>);
+
+    const KIND: &'static str = "reload";
+
+    async fn handle(&mut self, (path, answer): Self::Message, _: &Context) -> Result<(), Failure> {
+        let result = self.reload(path).await;
+        // Who asked may have given up.
+        let _ = answer.send(result);
+        Ok(())
+    }
+}
+
+const NAME: &str = "reload";
+const DEADLINE: Duration = Duration::from_secs(30);

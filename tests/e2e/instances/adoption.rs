@@ -1,0 +1,168 @@
+//! The controller ends, and the next one takes over.
+
+use std::os::unix::net::UnixListener;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::{gone, rounds, signal, stage, with_instances};
+use crate::harness::stage::{balances, moves, stop};
+use crate::harness::{Process, Site, eventually, exists, playhouse};
+
+#[test]
+fn a_killed_controller_loses_nothing_and_the_next_adopts_the_same_processes() {
+    let mut stage = stage(2, 3);
+    let pids = stage.site.active(2);
+    let before = stage.site.admin.settled_ledger();
+    let load = stage.load();
+    for _ in 0..rounds() {
+        moves(&load, 100);
+        stage.site.replace();
+        assert_eq!(stage.site.active(2), pids, "{}", stage.site.process.output());
+        let now = stage.site.admin.ledger();
+        assert!(
+            now.accepted >= before.accepted && now.answered >= before.answered,
+            "{now:?} after {before:?}"
+        );
+    }
+    moves(&load, 200);
+    let report = stop(load);
+    assert!(report.is_clean(), "{report}");
+    balances(&stage.site, before, &report, "SIGKILL of the controller");
+}
+
+#[test]
+fn instances_serve_on_without_a_controller_and_the_commands_work() {
+    let mut stage = stage(2, 3);
+    let pids = stage.site.active(2);
+    let load = stage.load();
+    stage.site.process.kill();
+    moves(&load, 500);
+    let status = stage.site.playhouse(&["status"]);
+    assert!(status.status.success(), "{status:?}");
+    let tree = stage.site.playhouse(&["tree"]);
+    assert!(tree.status.success(), "{tree:?}");
+    let report = stop(load);
+    assert!(report.is_clean(), "{report}");
+    let output = stage.site.playhouse(&["stop"]);
+    assert!(output.status.success(), "{output:?}");
+    pids.into_iter().for_each(gone);
+    for name in ["instance-1.json", "instance-1.control", "instance-1.sock"] {
+        assert!(!exists(&stage.site.state_dir().join(name)), "{name} is left");
+    }
+}
+
+#[test]
+fn a_second_controller_says_who_has_the_site() {
+    let stage = stage(1, 2);
+    let mut second = playhouse();
+    second.arg("run").arg(stage.site.path("site.ron"));
+    let mut second = Process::start("a second controller", &mut second);
+    assert!(!second.wait().success());
+    let said = second.stderr().join("\n");
+    assert!(said.contains(&format!("process {}", stage.site.process.pid().as_raw_nonzero())), "{said}");
+    stage.site.active(1);
+}
+
+#[test]
+fn after_a_crash_of_everything_the_next_start_is_a_fresh_one() {
+    let mut stage = stage(2, 3);
+    let pids = stage.site.active(2);
+    let load = stage.load();
+    moves(&load, 100);
+    stage.site.process.kill();
+    pids.iter().for_each(|pid| signal(*pid, Signal::KILL));
+    pids.iter().for_each(|pid| gone(*pid));
+    drop(stop(load));
+    stage.site.start_again();
+    let fresh = stage.site.active(2);
+    assert!(fresh.iter().all(|pid| !pids.contains(pid)));
+    let ledger = stage.site.admin.settled_ledger();
+    assert!(ledger.accepted >= 100, "what was counted before is not forgotten: {ledger:?}");
+    let load = stage.load();
+    moves(&load, 100);
+    let report = stop(load);
+    assert!(report.is_clean(), "{report}");
+}
+
+#[test]
+fn a_record_that_lies_is_removed_and_never_trusted() {
+    let mut stage = stage(1, 3);
+    let pids = stage.site.active(1);
+    stage.site.process.kill();
+    let state = stage.site.state_dir();
+    // One of no process, one of a living process that is no instance (this test), one of garbage.
+    let own = std::process::id();
+    let write = |slot: u32, content: &str| {
+        std::fs::write(state.join(format!("instance-{slot}.json")), content).expect("a record is written");
+    };
+    let record = |slot: u32, pid: u32, started: u64| {
+        json!({"pid": pid, "started": started, "slot": slot, "generation": 90 + slot, "build": "x"})
+            .to_string()
+    };
+    write(5, &record(5, 0x3fff_ffff, 1));
+    write(6, &record(6, own, 1));
+    write(7, "garbage");
+    let started = std::fs::read_to_string("/proc/self/stat").expect("our own stat");
+    let started =
+        started.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
+    write(8, &record(8, own, started.expect("a start time")));
+    let _nobody_who_speaks = UnixListener::bind(state.join("instance-8.control")).expect("a socket");
+    stage.site.start_again();
+    assert_eq!(stage.site.active(1), pids);
+    for slot in 5..=8 {
+        assert!(!exists(&state.join(format!("instance-{slot}.json"))), "the record of {slot} is left");
+    }
+    let said = stage.site.process.output();
+    assert!(said.contains("instance-7") && said.contains("was removed"), "{said}");
+}
+
+#[test]
+fn a_controller_that_starts_with_a_broken_file_adopts_what_is_in_force() {
+    let mut stage = stage(2, 3);
+    let pids = stage.site.active(2);
+    let good = std::fs::read(stage.site.path("site.ron")).expect("the site file");
+    stage.site.write("site.ron", "( broken");
+    stage.site.process.kill();
+    let state = stage.site.state_dir().display().to_string();
+    let mut command = playhouse();
+    command.arg("run").arg(stage.site.path("site.ron")).args(["--state-dir", &state]);
+    stage.site.process = Process::start("playhouse", &mut command);
+    eventually("it is ready", || stage.site.admin.ready());
+    assert_eq!(stage.site.active(2), pids);
+    assert!(stage.site.process.output().contains("site.ron"), "{}", stage.site.process.output());
+    stage.site.write("site.ron", good);
+    stage.site.reload();
+    assert_eq!(stage.site.active(2), pids);
+}
+
+#[test]
+fn an_instance_that_was_never_active_ends_with_its_controller() {
+    let mut site = with_instances(Site::new(), 1, 2)
+        .route(r#"(path: "/", to: Respond(status: 200, body: "ok\n"))"#)
+        .start();
+    site.active(1);
+    // The instance's record is there before it is ready; whatever the moment, nobody is left over.
+    assert!(site.playhouse(&["scale", "2"]).status.success());
+    site.replace();
+    eventually("as many processes as the controller knows of", || {
+        let known: Vec<_> =
+            site.instances().iter().map(|instance| instance.pid.as_raw_nonzero().get()).collect();
+        let there = processes_of(&site.state_dir().display().to_string());
+        !known.is_empty() && there.iter().all(|pid| known.contains(pid))
+    });
+}
+
+/// Instances of a state directory, by their command lines.
+fn processes_of(state_dir: &str) -> Vec<i32> {
+    let mut pids = Vec::new();
+    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        if line.contains(state_dir) && line.contains("--slot") {
+            pids.push(pid);
+        }
+    }
+    pids
+}

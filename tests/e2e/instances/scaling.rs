@@ -1,0 +1,66 @@
+//! More and fewer instances.
+
+use super::{rounds, stage};
+use crate::harness::stage::{Stage, balances, moves, stop};
+use crate::harness::{H2load, eventually};
+
+#[test]
+fn scaling_up_and_down_by_hand_loses_nothing() {
+    let stage = stage(1, 3);
+    stage.site.active(1);
+    let before = stage.site.admin.settled_ledger();
+    let load = stage.load();
+    for _ in 0..rounds() {
+        for count in [3, 1] {
+            assert!(stage.site.playhouse(&["scale", &count.to_string()]).status.success());
+            stage.site.active(count);
+            moves(&load, 100);
+        }
+    }
+    let report = stop(load);
+    assert!(report.is_clean(), "{report}");
+    balances(&stage.site, before, &report, "scale");
+}
+
+#[test]
+fn beyond_the_bounds_is_refused_with_a_clear_answer() {
+    let stage = stage(2, 3);
+    for (count, bound) in [("4", "max"), ("1", "min")] {
+        let output = stage.site.playhouse(&["scale", count]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(bound), "{said}");
+    }
+    stage.site.active(2);
+}
+
+#[test]
+fn load_adds_instances_and_its_end_takes_them_away() {
+    let stage = Stage::with(|site| {
+        site.field(
+            r#"instances: (min: 1, max: 2, scaling: (up_at: 0.2, down_at: 0.1, up_after: "500ms", down_after: "1s", cooldown: "500ms"))"#,
+        )
+    });
+    stage.site.active(1);
+    let url = stage.site.url("http", "/hello.txt");
+    let load = H2load::start_for(&url, 20, 4, 16);
+    eventually("a second instance is active", || {
+        stage.site.instances().iter().filter(|instance| instance.state == "active").count() == 2
+    });
+    let counted = load.finish();
+    assert_eq!((counted.failed, counted.errored, counted.timeout), (0, 0, 0), "{counted:?}");
+    stage.site.active(1);
+}
+
+#[test]
+fn no_memory_for_another_is_said_and_those_that_are_there_serve() {
+    let stage = Stage::with(|site| site.field(r#"instances: (min: 1, max: 2, min_free_memory: "1000TiB")"#));
+    stage.site.active(1);
+    let load = stage.load();
+    assert!(stage.site.playhouse(&["scale", "2"]).status.success());
+    eventually("the pressure is said", || stage.site.admin.events().to_lowercase().contains("memory"));
+    moves(&load, 200);
+    let report = stop(load);
+    assert!(report.is_clean(), "{report}");
+    stage.site.active(1);
+}
