@@ -21,6 +21,13 @@
 
 pub mod state_dir;
 
+#[doc(hidden)]
+pub mod control {
+    //! For the binary: the life of an instance process.
+    pub use playhouse_actors::control::link::Link;
+    pub use playhouse_actors::control::{HostError, Identity, run};
+}
+
 pub use playhouse_actors::controller::{self, Controller};
 pub use playhouse_actors::handler::AskActor;
 pub use playhouse_actors::supervision::{Event, EventKind, Fault, KillError, Node, SeatState, Tree};

@@ -1,6 +1,7 @@
 //! An instance: a site's tables, the tree of actors over them, and its life from the first bind to the last answer.
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use playhouse_config::model;
+use playhouse_protocol::control::State;
 use playhouse_serve::Site;
 use playhouse_serve::ledger::Totals;
 use playhouse_serve::random::Random;
@@ -24,6 +26,7 @@ use crate::access_log::AccessLog;
 use crate::admin;
 use crate::certificates::Certificates;
 use crate::connection::Admission;
+use crate::control::{Conversation, InstanceLink};
 use crate::metrics::{Metrics, Samples};
 use crate::reload::{Reload, ReloadError, Reloaded, Reloader, Running};
 use crate::state_dir::{StateDir, StateDirError};
@@ -63,6 +66,9 @@ pub struct Options {
     pub build: String,
     /// What it shares with other processes of the site; by default nothing.
     pub shared: Shared,
+    /// With the controller whose instance this is: the instance has the place in the state directory that is in there,
+    /// takes no lock, and is active when it is told to be.
+    pub conversation: Option<Arc<Conversation>>,
     /// Seeds all randomness; `None` takes a seed from the operating system.
     pub seed: Option<u64>,
 }
@@ -115,9 +121,14 @@ impl Instance {
     ) -> Result<Arc<Self>, StartError> {
         let state_dir = options.state_dir.as_deref().map(StateDir::take).transpose()?;
         let random = options.seed.map_or_else(Random::from_os, Random::seeded);
-        let tree = Tree::new(ROOT, <Supervisor as supervision::Actor>::KIND, random.below(u64::MAX));
+        let root =
+            options.conversation.as_ref().map_or_else(|| ROOT.to_owned(), |conversation| conversation.name());
+        let tree = Tree::new(&root, <Supervisor as supervision::Actor>::KIND, random.below(u64::MAX));
         let site = Site::sharing(&config, options.handlers.clone(), random, options.shared.clone())
             .map_err(ReloadError::from)?;
+        if options.conversation.is_some() {
+            site.sockets.hold();
+        }
         let watchdog = Watchdog::start(&tree, BLOCKED)
             .inspect_err(|error| tracing::warn!(%error, "no watchdog: blocked threads will not be seen"))
             .ok();
@@ -187,6 +198,37 @@ impl Instance {
             // A root that does not look at its mailbox cannot drain; its end ends all others.
             root.kill_if_stalled_by_fault();
         }
+    }
+
+    /// Ends an instance that has others beside it. Not `last`, it lets its listening sockets go at once, and what the
+    /// kernel has queued is for the others; what is not finished within the deadline is ended. Begins at once, and goes on
+    /// by itself.
+    pub(crate) fn drain(self: &Arc<Self>, deadline: Duration, last: bool) {
+        if let Some(place) = &self.site.place {
+            place.set_active(false);
+        }
+        if !last {
+            self.site.sockets.leave();
+        }
+        if let Some(conversation) = &self.options.conversation {
+            conversation.set_state(State::Draining);
+        }
+        let instance = self.clone();
+        tokio::spawn(async move {
+            let mut stopping = pin!(instance.stop());
+            if tokio::time::timeout(deadline, &mut stopping).await.is_ok() {
+                return;
+            }
+            let connections = instance.connections_seat();
+            // Before that, its supervisor would start again what is ended here.
+            while connections.is_occupied() && connections.state() != supervision::SeatState::Stopping {
+                if tokio::time::timeout(DEADLINE_LOOK, &mut stopping).await.is_ok() {
+                    return;
+                }
+            }
+            connections.kill_descendants().await;
+            stopping.await;
+        });
     }
 
     /// Puts another configuration into force; what it does not change goes on untouched. On an error nothing has
@@ -260,6 +302,20 @@ impl Instance {
         self.stopping.load(Ordering::Acquire)
     }
 
+    /// Where it is in its life.
+    pub fn state(&self) -> State {
+        match &self.options.conversation {
+            Some(conversation) => conversation.state(),
+            None if self.is_stopping() => State::Draining,
+            None => State::Active,
+        }
+    }
+
+    /// Counts the processes that its site has started.
+    pub fn generation(&self) -> u64 {
+        self.options.conversation.as_ref().map_or(1, |conversation| conversation.identity().generation)
+    }
+
     /// Whether every part of the tree is up.
     pub fn is_ready(&self) -> bool {
         fn complete(seat: &Arc<Seat>) -> bool {
@@ -319,8 +375,14 @@ impl Instance {
     }
 
     fn prepare_admin(&self, config: &model::Site) -> Result<Prepared, Vec<BindError>> {
-        let socket = self.state_dir.as_ref().map(StateDir::admin_socket);
-        let listeners = admin::listeners(socket, &config.admin);
+        let listeners = match &self.options.conversation {
+            // What is open to others is the controller's.
+            Some(conversation) => {
+                let admin = model::Admin { bind: None, ..config.admin.clone() };
+                admin::listeners(Some(conversation.admin_path()), &admin)
+            }
+            None => admin::listeners(self.state_dir.as_ref().map(StateDir::admin_socket), &config.admin),
+        };
         self.admin.prepare(&listeners, &CertificateTable::default(), &mut Given::default())
     }
 
@@ -347,7 +409,12 @@ impl Instance {
         let for_certificates = site.clone();
         let (for_upstreams, for_listeners, for_reload) = (self.clone(), self.clone(), self.clone());
         let for_admin = self.clone();
-        vec![
+        let control = self.options.conversation.clone().map(|conversation| {
+            let instance = self.clone();
+            let link = move || InstanceLink::new(instance.clone(), conversation.clone());
+            ChildSpec::new(CONTROL, link).stall_after(STALL)
+        });
+        let children = vec![
             ChildSpec::new("access-log", move || AccessLog::new(for_log.clone())).stall_after(STALL),
             ChildSpec::new("metrics", move || Metrics::new(samples.clone())).stall_after(STALL),
             ChildSpec::new("certificates", move || Certificates::new(for_certificates.clone()))
@@ -370,7 +437,8 @@ impl Instance {
             })
             .stall_after(STALL),
             ChildSpec::new(RELOADER, move || Reloader::new(for_reload.clone())).stall_after(RELOAD_DEADLINE),
-        ]
+        ];
+        control.into_iter().chain(children).collect()
     }
 
     /// The parent of the shards that the site's own listeners give their connections to.
@@ -401,11 +469,14 @@ impl Instance {
 
 /// The root's name.
 pub const ROOT: &str = "instance-1";
+const CONTROL: &str = "control";
 const CONNECTIONS: &str = "connections";
 pub(crate) const LISTENERS: &str = "listeners";
 pub(crate) const UPSTREAMS: &str = "upstreams";
 const RELOADER: &str = "reload";
 
+/// How often a drain looks whether it has come to the connections.
+const DEADLINE_LOOK: Duration = Duration::from_millis(10);
 /// How often a stop looks whether the root still follows.
 const STOP_LOOK: Duration = Duration::from_secs(2);
 const STALL: Duration = Duration::from_secs(2);

@@ -12,12 +12,18 @@ use crate::supervision::{Actor, Context, Failure};
 #[derive(Debug, Default)]
 pub struct Samples {
     lag_nanos: AtomicU64,
+    worst_lag_nanos: AtomicU64,
 }
 
 impl Samples {
     /// How much later than asked for the runtime woke a sleeper up: the last sample.
     pub fn event_loop_lag(&self) -> Duration {
         Duration::from_nanos(self.lag_nanos.load(Ordering::Relaxed))
+    }
+
+    /// The worst of the samples since it was last taken.
+    pub(crate) fn take_worst_lag(&self) -> Duration {
+        Duration::from_nanos(self.worst_lag_nanos.swap(0, Ordering::Relaxed))
     }
 }
 
@@ -42,7 +48,9 @@ impl Actor for Metrics {
         loop {
             let due = Instant::now() + INTERVAL;
             tokio::time::sleep_until(due).await;
-            self.samples.lag_nanos.store(due.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            let lag = due.elapsed().as_nanos() as u64;
+            self.samples.lag_nanos.store(lag, Ordering::Relaxed);
+            self.samples.worst_lag_nanos.fetch_max(lag, Ordering::Relaxed);
             context.progress();
         }
     }

@@ -78,6 +78,9 @@ pub enum ReloadError {
     /// It cannot be written down, or handed on, so that the next controller would not know of it.
     #[error("the state directory: {0}")]
     StateDir(io::Error),
+    /// It is the file of another site than the one that runs.
+    #[error("it is the file of the site {0:?}")]
+    OtherSite(String),
     /// The site has no file: it was made in code.
     #[error("this site was not started from a file; name one")]
     NoFile,

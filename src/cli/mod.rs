@@ -3,6 +3,7 @@
 mod admin;
 mod check;
 mod echo;
+mod instance;
 mod kill;
 mod output;
 mod proxy;
@@ -47,6 +48,7 @@ enum Command {
     Serve(serve::Serve),
     Proxy(proxy::Proxy),
     Echo(echo::Echo),
+    Instance(instance::Instance),
 }
 
 const AFTER_HELP: &str = "\
@@ -72,6 +74,7 @@ pub fn main() -> ExitCode {
         Command::Serve(command) => command.execute(output),
         Command::Proxy(command) => command.execute(output),
         Command::Echo(command) => command.execute(output),
+        Command::Instance(command) => command.execute(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -187,6 +187,11 @@ fn runtime(site: &Site) -> io::Result<Runtime> {
         Some(threads) => threads.get(),
         None => std::thread::available_parallelism().map_or(1, |cpus| cpus.get()),
     };
+    runtime_of(threads)
+}
+
+/// A runtime with this many threads that serve.
+pub(super) fn runtime_of(threads: usize) -> io::Result<Runtime> {
     let mut builder = if threads == 1 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
     if threads > 1 {
         builder.worker_threads(threads);
@@ -312,7 +317,7 @@ fn url(address: &str, tls: bool) -> Option<String> {
     })
 }
 
-fn log_to_standard_error() {
+pub(super) fn log_to_standard_error() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,ractor=warn"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     // Fails only where there is a subscriber already, and then it is that one's business.
@@ -325,7 +330,7 @@ fn log_to_standard_error() {
 
 /// The soft limit is what a shell or systemd gives to programs that use select(2), 1024 as a rule; a connection takes a
 /// descriptor, and a proxied one two. The hard limit is the operator's word.
-fn raise_descriptor_limit() {
+pub(super) fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
@@ -336,7 +341,7 @@ fn raise_descriptor_limit() {
 /// A panic is a line of the log like any other, and costs the runtime's thread no more than that: the default hook would
 /// write text between lines of JSON, and look up the names of a backtrace (half a second, and the debug information
 /// stays in memory) before the actor's supervisor hears of it.
-fn log_panics() {
+pub(super) fn log_panics() {
     static LOOKING_UP: AtomicBool = AtomicBool::new(false);
     panic::set_hook(Box::new(|info| {
         let message = info.payload_as_str().unwrap_or("(no text)");
@@ -361,7 +366,7 @@ fn log_panics() {
     }));
 }
 
-const SHUTDOWN: Duration = Duration::from_secs(1);
+pub(super) const SHUTDOWN: Duration = Duration::from_secs(1);
 
 /// As a shell says of a command that INT has ended.
 const INTERRUPTED: i32 = 130;

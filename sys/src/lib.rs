@@ -3,8 +3,10 @@
 
 #![deny(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
+mod accept_queue;
 pub mod page;
 pub mod reuseport;
 
+pub use accept_queue::accept_queue;
 pub use page::SharedPage;
 pub use reuseport::{Instruction, attach_reuseport_cbpf};

@@ -20,6 +20,7 @@ mod forwarding;
 mod framing;
 mod http2;
 mod http2_conformance;
+mod instance;
 mod instances;
 mod kills;
 mod limits;

@@ -56,6 +56,11 @@ impl Administered for Instance {
 
     fn reload_site(self: Arc<Self>, file: Option<PathBuf>) -> BoxFuture<'static, Result<Value, Refused>> {
         Box::pin(async move {
+            if self.options().conversation.is_some() {
+                // It would differ from the others, and from what the next one begins with.
+                let message = "this is one instance of a site; reload the site";
+                return Err(Refused::new(StatusCode::CONFLICT, message));
+            }
             let reloaded = self.reload_file(file.as_deref()).await.map_err(|error| {
                 let status = match error {
                     ReloadError::NoAnswer => StatusCode::GATEWAY_TIMEOUT,
@@ -69,6 +74,11 @@ impl Administered for Instance {
     }
 
     fn stop_site(self: Arc<Self>) -> BoxFuture<'static, ()> {
-        Box::pin(async move { self.stop().await })
+        Box::pin(async move {
+            if self.options().conversation.is_some() {
+                self.drain(self.config().drain_timeout, false);
+            }
+            self.stop().await;
+        })
     }
 }

@@ -3,7 +3,8 @@
 use playhouse_serve::ledger::Totals;
 use playhouse_serve::upstream::UpstreamStatus;
 
-use crate::instance::{Instance, ROOT};
+use crate::control::resident_bytes;
+use crate::instance::Instance;
 use crate::supervision::Event;
 
 /// The site at a glance.
@@ -97,10 +98,10 @@ impl Status {
             }
         });
         let own = InstanceStatus {
-            id: ROOT.to_owned(),
+            id: instance.tree().root().name().to_owned(),
             pid,
-            state: if instance.is_stopping() { "draining" } else { "active" }.to_owned(),
-            generation: 1,
+            state: instance.state().as_str().to_owned(),
+            generation: instance.generation(),
             connections: instance.connections(),
             rss_bytes: resident_bytes(),
             cpu: cpu_seconds(),
@@ -123,13 +124,6 @@ impl Status {
             events: instance.tree().events().recent(RECENT_EVENTS),
         }
     }
-}
-
-fn resident_bytes() -> u64 {
-    let pages = std::fs::read_to_string("/proc/self/statm")
-        .ok()
-        .and_then(|statm| statm.split_whitespace().nth(1)?.parse::<u64>().ok());
-    pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
 fn cpu_seconds() -> f64 {

@@ -19,6 +19,16 @@ pub fn admin_path(directory: &Path, slot: u32) -> PathBuf {
     directory.join(format!("instance-{slot}.sock"))
 }
 
+/// Where an instance counts requests: made by the controller, folded into the site's accounts when the process is gone.
+pub fn ledger_path(directory: &Path, slot: u32, generation: u64) -> PathBuf {
+    directory.join(format!("ledger-{slot}.{generation}"))
+}
+
+/// Where the instances of a site see how many connections each has.
+pub fn board_path(directory: &Path) -> PathBuf {
+    directory.join("board")
+}
+
 /// Removes what a process that has ended has left in its place; nothing where the place is another's by its record.
 pub fn remove_files(directory: &Path, slot: u32, process: &Process) {
     let is_anothers = |record: Record| (record.pid, record.started) != (process.pid(), process.started());

@@ -2,12 +2,22 @@
 //! other's processes, and the files of an instance in the state directory. What they say is in
 //! `playhouse_protocol::control`.
 
+mod conversation;
 mod files;
+mod host;
+mod instance_link;
 pub mod link;
 mod passed;
 mod payload;
 pub mod process;
 pub mod record;
+mod sample;
 
-pub use files::{admin_path, control_path, is_instance_of, remove_files, remove_files_of};
+pub use conversation::{BeginError, Conversation, Identity};
+pub use files::{
+    admin_path, board_path, control_path, is_instance_of, ledger_path, remove_files, remove_files_of,
+};
+pub use host::{HostError, run};
+pub(crate) use instance_link::InstanceLink;
 pub use passed::{number, pair};
+pub(crate) use sample::resident_bytes;

@@ -352,6 +352,8 @@ impl Fleet {
         use std::os::unix::process::CommandExt;
 
         let (link, theirs) = Link::pair()?;
+        let in_force = self.in_force.load();
+        let threads = in_force.site.threads.map_or(1, |threads| threads.get());
         // The program that runs, even where its file has been replaced by another build meanwhile.
         let mut command = Command::new("/proc/self/exe");
         command
@@ -359,7 +361,7 @@ impl Fleet {
             .arg("instance")
             .arg("--state-dir")
             .arg(&self.directory)
-            .args(["--site", &self.in_force.load().site.name])
+            .args(["--site", &in_force.site.name, "--threads", &threads.to_string()])
             .args(["--slot", &slot.to_string(), "--generation", &generation.to_string()])
             .stdin(Stdio::from(theirs))
             // What a terminal sends to its foreground group is for the controller alone.
@@ -469,7 +471,7 @@ impl Fleet {
             tracing::warn!(%error, "the ledger's files stay, and count on with the next start");
         }
         // It may be gone; the next start makes another.
-        let _ = std::fs::remove_file(board_path(&self.directory));
+        let _ = std::fs::remove_file(control::board_path(&self.directory));
     }
 
     /// Gives the place of an instance that is buried to others.
@@ -553,11 +555,6 @@ pub enum SetScaleError {
     /// The next controller would not know of it.
     #[error("it cannot be written down: {0}")]
     Memo(#[from] io::Error),
-}
-
-/// Where the gauges are that acceptors share.
-pub(crate) fn board_path(directory: &Path) -> PathBuf {
-    directory.join("board")
 }
 
 fn numbered(sockets: Vec<Passable>) -> (Vec<Passed>, Vec<OwnedFd>) {

@@ -46,7 +46,7 @@ use memo::Memo;
 use scaler::Scaler;
 
 use crate::admin;
-use crate::control::{process, record};
+use crate::control::{board_path, process, record};
 use crate::instance::{Exit, StartError};
 use crate::reload::{ReloadError, Reloaded};
 use crate::state_dir::StateDir;
@@ -162,7 +162,7 @@ impl Controller {
         let prepared = bound.prepare(&site.listeners, &mut given).map_err(ReloadError::from)?;
         bound.commit(prepared);
         let accounts = Accounts::open(&directory).map_err(ReloadError::StateDir)?;
-        let board = Board::open_or_create(&fleet::board_path(&directory)).map_err(ReloadError::StateDir)?;
+        let board = Board::open_or_create(&board_path(&directory)).map_err(ReloadError::StateDir)?;
         memo.write(&directory).map_err(ReloadError::StateDir)?;
         let in_force = InForce::new(text, site).ok_or(ReloadError::NeedsRestart("instances"))?;
         let fleet = Arc::new(Fleet::new(directory, tree.clone(), in_force, bound, accounts, board, memo));

@@ -11,7 +11,7 @@ mod writer;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -70,6 +70,17 @@ struct Orders {
 struct Sink {
     file: File,
     format: LogFormat,
+    /// Bytes that one write may have, so that other processes which write there do not come in between.
+    whole: usize,
+}
+
+impl Sink {
+    fn open(log: &model::AccessLog) -> io::Result<Self> {
+        let file = open(&log.to)?;
+        // To a file that is appended to, a write of any length is one.
+        let whole = if file.metadata()?.file_type().is_fifo() { PIPE_BUF } else { usize::MAX };
+        Ok(Sink { file, format: log.format, whole })
+    }
 }
 
 #[derive(Debug)]
@@ -103,7 +114,7 @@ impl AccessLog {
     pub fn apply(&self, log: Option<&model::AccessLog>) -> io::Result<()> {
         let mut writer = self.writer.lock();
         if let Some(log) = log {
-            let sink = Sink { file: open(&log.to)?, format: log.format };
+            let sink = Sink::open(log)?;
             self.shared.orders.lock().sink = Some(sink);
             self.start(&mut writer)?;
         }
@@ -128,7 +139,7 @@ impl AccessLog {
         let mut writer = self.writer.lock();
         match writer.applied.clone() {
             Some(log) if writer.thread.as_ref().is_none_or(JoinHandle::is_finished) => {
-                let sink = Sink { file: open(&log.to)?, format: log.format };
+                let sink = Sink::open(&log)?;
                 self.shared.orders.lock().sink = Some(sink);
                 self.start(&mut writer)
             }
@@ -251,6 +262,9 @@ fn open(to: &LogDestination) -> io::Result<File> {
             .map_err(|error| io::Error::new(error.kind(), format!("access log {}: {error}", path.display()))),
     }
 }
+
+/// What POSIX and pipe(7) say is written to a pipe as one.
+const PIPE_BUF: usize = 4096;
 
 /// Lines that wait for the writer. At the size limits of an entry a full queue is some 40 MB, usually 5.
 const QUEUE: usize = 8192;

@@ -116,7 +116,7 @@ impl Writer<'_> {
             return true;
         }
         let result = match &mut self.sink {
-            Some(sink) => write(&mut sink.file, &self.batch.bytes, &mut self.torn),
+            Some(sink) => write(&mut sink.file, &self.batch.bytes, sink.whole, &mut self.torn),
             None => Err(ErrorKind::NotConnected.into()),
         };
         let written = match result {
@@ -143,19 +143,29 @@ impl Writer<'_> {
     }
 }
 
-/// Writes all of `lines`; `torn` says whether what is in the file ends within a line. Lines of a batch that fails
+/// Writes all of `lines`, of at most `whole` bytes at once where lines are not longer; `torn` says whether what is in the file ends within a line. Lines of a batch that fails
 /// halfway are counted as lost though some are there: nobody is told that there is what is not.
-fn write(file: &mut File, mut lines: &[u8], torn: &mut bool) -> io::Result<()> {
+fn write(file: &mut File, mut lines: &[u8], whole: usize, torn: &mut bool) -> io::Result<()> {
     if *torn {
         write_some(file, b"\n")?;
         *torn = false;
     }
     while !lines.is_empty() {
-        let count = write_some(file, lines)?;
+        let count = write_some(file, piece(lines, whole))?;
         *torn = lines[..count].last().is_some_and(|&byte| byte != b'\n');
         lines = &lines[count..];
     }
     Ok(())
+}
+
+/// As many lines from the beginning as have at most `whole` bytes; one at least.
+fn piece(lines: &[u8], whole: usize) -> &[u8] {
+    let Some(most) = lines.get(..whole) else { return lines };
+    let end = match memchr::memrchr(b'\n', most) {
+        Some(end) => end + 1,
+        None => memchr::memchr(b'\n', lines).map_or(lines.len(), |end| end + 1),
+    };
+    lines.get(..end).unwrap_or(lines)
 }
 
 fn write_some(file: &mut File, bytes: &[u8]) -> io::Result<usize> {
@@ -187,11 +197,22 @@ mod tests {
     fn a_line_that_was_cut_is_ended_before_the_next() {
         let mut file = tempfile::tempfile().unwrap();
         let mut torn = true;
-        write(&mut file, b"next\n", &mut torn).unwrap();
+        write(&mut file, b"next\n", usize::MAX, &mut torn).unwrap();
         assert!(!torn);
         let mut text = String::new();
         io::Seek::rewind(&mut file).unwrap();
         io::Read::read_to_string(&mut file, &mut text).unwrap();
         assert_eq!(text, "\nnext\n");
+    }
+
+    #[test]
+    fn lines_that_others_must_not_come_between_are_written_whole() {
+        let cut = |lines, whole| piece(lines, whole).len();
+        assert_eq!(cut(b"one\ntwo\nthree\n", usize::MAX), 14);
+        assert_eq!(cut(b"one\ntwo\nthree\n", 14), 14);
+        assert_eq!(cut(b"one\ntwo\nthree\n", 13), 8);
+        assert_eq!(cut(b"one\ntwo\nthree\n", 8), 8);
+        assert_eq!(cut(b"one\ntwo\n", 2), 4);
+        assert_eq!(cut(b"torn", 2), 4);
     }
 }
