@@ -210,6 +210,9 @@ pub struct ClientTimeouts {
     pub idle: Duration,
     /// Between two writes that made progress. Default 30 s; the connection or stream is reset.
     pub write: Duration,
+    /// From the beginning of a drain to when a connection without a request is closed: the next one may be on its way
+    /// already, and is answered. Default 1 s, or half of the site's drain timeout where that is less.
+    pub drain_idle: Duration,
 }
 
 impl Default for ClientTimeouts {
@@ -220,6 +223,7 @@ impl Default for ClientTimeouts {
             body: Duration::from_secs(30),
             idle: Duration::from_secs(75),
             write: Duration::from_secs(30),
+            drain_idle: Duration::from_secs(1),
         }
     }
 }

@@ -272,6 +272,10 @@ fn errors_of_listeners() {
                 "bind: \"[::]:1\", timeouts: (head: \"0s\")",
                 "site.ron:2:43: listeners.http.timeouts.head: must be longer than zero",
             ),
+            (
+                "bind: \"[::]:1\", timeouts: (drain_idle: \"31s\")",
+                "site.ron:2:49: listeners.http.timeouts.drain_idle: is longer than the site's drain_timeout, which ends everything",
+            ),
         ],
         with_listener,
     );

@@ -1,5 +1,6 @@
 //! The commands, a file each. Nothing is decided here: `run` and its kind start an instance, the others ask one.
 
+mod activation;
 mod admin;
 mod check;
 mod echo;

@@ -17,6 +17,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+use super::activation;
 use super::output::{Output, no_colour, safe};
 
 /// Run a site until it is stopped.
@@ -79,6 +80,8 @@ pub(super) struct Start {
 
 /// Runs a site to its end.
 pub(super) fn start(site: Site, start: Start, output: Output) -> anyhow::Result<()> {
+    // While this is the only thread.
+    let mut given = activation::given();
     prepare_process();
     warn_of_roots(&site);
     let state_dir = match start.stateless {
@@ -96,7 +99,9 @@ pub(super) fn start(site: Site, start: Start, output: Output) -> anyhow::Result<
     let result = runtime.block_on(async {
         // Before anything is open, so that no signal meets its default action from then on.
         let signals = Signals::install().context("signal handlers")?;
-        let instance = Instance::open(site, options)?;
+        let instance = Instance::open_with(site, options, &mut given)?;
+        activation::warn_of_unused(&given);
+        drop(given);
         let state_dir = instance.options().state_dir.clone();
         announce(&instance.config(), instance.addresses(), &instance.admin_addresses(), state_dir, output)?;
         tokio::spawn(signals.follow(Running::Instance(instance.clone())));
@@ -112,9 +117,12 @@ pub(super) fn start(site: Site, start: Start, output: Output) -> anyhow::Result<
 
 /// Runs the controller of a site with several instances to its end.
 fn control(site_file: &Path, state_dir: PathBuf, output: Output) -> anyhow::Result<()> {
+    // While this is the only thread.
+    let given = activation::given();
     prepare_process();
     let options = playhouse::controller::Options {
         state_dir,
+        given,
         build: env!("CARGO_PKG_VERSION").to_owned(),
         handlers: super::echo::handlers(),
         ..Default::default()

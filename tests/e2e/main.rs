@@ -8,6 +8,7 @@
 mod harness;
 
 mod access_log;
+mod activation;
 mod admin;
 mod answers;
 mod apps;

@@ -82,7 +82,8 @@ pub(crate) fn listeners(socket: Option<PathBuf>, admin: &model::Admin) -> Vec<Li
         tls: Vec::new(),
         http2: false,
         limits: Limits { connections: 256, body_bytes: 64 << 10, ..Limits::default() },
-        timeouts: ClientTimeouts::default(),
+        // Who has nothing to ask does not hold up the end of the site.
+        timeouts: ClientTimeouts { drain_idle: FAREWELL / 10, ..ClientTimeouts::default() },
     };
     let socket = socket.map(|path| listener(SOCKET, Bind::Unix { path, mode: Some(0o600) }));
     let tcp = admin.bind.map(|address| listener(TCP, Bind::Tcp { address, only_v6: false }));

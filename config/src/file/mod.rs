@@ -173,6 +173,8 @@ record! {
         idle: Duration,
         /// Between two writes.
         write: Duration,
+        /// For the next request, once a drain has begun.
+        drain_idle: Duration,
     }
 }
 

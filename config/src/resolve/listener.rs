@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::address::not_a_socket_address;
 use super::value::shown;
@@ -24,6 +25,7 @@ impl Resolver<'_, '_> {
         &mut self,
         raw: Option<&Named<file::Listener>>,
         admin: Option<SocketAddr>,
+        drain: Duration,
         at: &At,
     ) -> Option<Vec<Listener>> {
         const MISSING: &str =
@@ -48,23 +50,24 @@ impl Resolver<'_, '_> {
                 }
                 bound.push((format!("listener {}", shown(name)), bind.clone()));
             }
-            listeners.push(self.listener(name, bind, raw, &at));
+            listeners.push(self.listener(name, bind, raw, drain, &at));
         }
         listeners.into_iter().collect()
     }
 
-    /// `bind` is `None` if it has an error of its own.
+    /// `bind` is `None` if it has an error of its own; `drain` is the site's drain timeout.
     fn listener(
         &mut self,
         name: &str,
         bind: Option<Bind>,
         raw: &file::Listener,
+        drain: Duration,
         at: &At,
     ) -> Option<Listener> {
         let valid = self.name(name, at);
         let tls = self.certificates(raw.tls.as_deref(), &at.field("tls"));
         let limits = self.limits(raw.limits.as_ref(), &at.field("limits"));
-        let timeouts = self.client_timeouts(raw.timeouts.as_ref(), &at.field("timeouts"));
+        let timeouts = self.client_timeouts(raw.timeouts.as_ref(), drain, &at.field("timeouts"));
         valid?;
         Some(Listener {
             name: name.into(),
@@ -183,14 +186,32 @@ impl Resolver<'_, '_> {
         })
     }
 
-    fn client_timeouts(&mut self, raw: Option<&file::ClientTimeouts>, at: &At) -> Option<ClientTimeouts> {
-        let default = ClientTimeouts::default();
+    fn client_timeouts(
+        &mut self,
+        raw: Option<&file::ClientTimeouts>,
+        drain: Duration,
+        at: &At,
+    ) -> Option<ClientTimeouts> {
+        let mut default = ClientTimeouts::default();
+        default.drain_idle = default.drain_idle.min(drain / 2);
         let Some(raw) = raw else { return Some(default) };
         let tls = self.duration(raw.tls, default.tls, &at.field("tls"));
         let head = self.duration(raw.head, default.head, &at.field("head"));
         let body = self.duration(raw.body, default.body, &at.field("body"));
         let idle = self.duration(raw.idle, default.idle, &at.field("idle"));
         let write = self.duration(raw.write, default.write, &at.field("write"));
-        Some(ClientTimeouts { tls: tls?, head: head?, body: body?, idle: idle?, write: write? })
+        let drain_at = at.field("drain_idle");
+        let drain_idle = self.duration(raw.drain_idle, default.drain_idle, &drain_at);
+        if drain_idle.is_some_and(|idle| idle > drain) {
+            return self.refuse(&drain_at, "is longer than the site's drain_timeout, which ends everything");
+        }
+        Some(ClientTimeouts {
+            tls: tls?,
+            head: head?,
+            body: body?,
+            idle: idle?,
+            write: write?,
+            drain_idle: drain_idle?,
+        })
     }
 }

@@ -42,7 +42,8 @@ pub(crate) fn site(raw: &file::Site, directory: &Path, report: &mut Report<'_>) 
     let admin = resolver.admin(raw.admin.as_ref(), &at.field("admin"));
     let access_log = resolver.access_log(raw.access_log.as_ref(), &at.field("access_log"));
     let admin_bind = raw.admin.as_ref().and_then(|admin| admin.bind.as_ref()?.parse().ok());
-    let listeners = resolver.listeners(raw.listeners.as_ref(), admin_bind, &at.field("listeners"));
+    let drain = drain_timeout.unwrap_or(DRAIN_TIMEOUT);
+    let listeners = resolver.listeners(raw.listeners.as_ref(), admin_bind, drain, &at.field("listeners"));
     let upstreams = resolver.upstreams(raw.upstreams.as_ref(), &at.field("upstreams"));
     let routes = resolver.routes(raw, &at.field("routes"));
     Some(Site {

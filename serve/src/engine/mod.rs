@@ -1,5 +1,6 @@
 //! The engines: bytes of a client's connection to [`crate::Exchange`]s, and [`crate::Body`]s back to bytes.
 
+mod drain;
 pub mod h1;
 pub mod h2;
 mod opening;
@@ -20,6 +21,7 @@ use playhouse_config::model::{ClientTimeouts, Limits};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
+use self::drain::Drain;
 use crate::net::Stream;
 use crate::tls::ListenerTls;
 use crate::{Application, ConnectionInfo};
@@ -39,7 +41,8 @@ pub struct Settings {
 
 /// Serves one connection to its end: TLS where the listener has it, then HTTP/1.1 or HTTP/2 by ALPN, by prior knowledge
 /// on cleartext. When `drain` completes, the connection ends gracefully: the request in flight is answered with
-/// `Connection: close`, or GOAWAY is sent and open streams finish; an idle connection closes at once.
+/// `Connection: close`, or GOAWAY is sent and open streams finish. The next request of an idle connection may be on its
+/// way already: it is answered if it comes within `drain_idle`, and then the connection closes.
 ///
 /// Dropping the future ends the connection at once and every request in flight as `Killed`.
 /// `info.tls` is `None` on the way in and filled here.
@@ -50,18 +53,17 @@ pub async fn serve<A: Application>(
     application: Arc<A>,
     drain: impl Future<Output = ()> + Send,
 ) {
-    let mut drain = Box::pin(drain);
+    let mut drain = Drain::new(Box::pin(drain));
     let timeouts = &settings.timeouts;
     let deadline = Instant::now() + if settings.tls.is_some() { timeouts.tls } else { timeouts.idle };
     let mut prefix = BytesMut::new();
     if settings.tls.is_some() || settings.http2 {
-        let first = tokio::select! {
-            biased;
-            first = opening::first_bytes(&mut stream, deadline) => first,
-            () = &mut drain => None,
-        };
-        let Some(first) = first else { return };
-        prefix = first;
+        let first = drain.grace(timeouts.drain_idle, opening::first_bytes(&mut stream, deadline)).await;
+        match first {
+            Some(Some(first)) => prefix = first,
+            Some(None) => return,
+            None => return opening::farewell(stream, timeouts.drain_idle).await,
+        }
     }
     // Each part in a box of its own, so that a connection pays for the part that it is in, not for the largest.
     if let Some(tls) = &settings.tls {
@@ -87,7 +89,7 @@ async fn speak<A: Application>(
     info: ConnectionInfo,
     settings: &Settings,
     application: &Arc<A>,
-    drain: impl Future<Output = ()> + Send,
+    drain: Drain<impl Future<Output = ()> + Send + Unpin>,
 ) -> bool {
     let info = Arc::new(info);
     if h2 {

@@ -1,5 +1,7 @@
 //! The first bytes of a connection: the TLS handshake, or which version of HTTP is spoken in the clear.
 
+use std::time::Duration;
+
 use bytes::BytesMut;
 use http::StatusCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -23,6 +25,24 @@ pub(super) async fn first_bytes(stream: &mut Stream, deadline: Instant) -> Optio
         (read > 0).then_some(prefix)
     };
     timeout_at(deadline, first).await.ok()?
+}
+
+/// Closes where the client has not sent anything, and may be about to: what still comes is read for a while, since a
+/// reset would tell it less than an end does.
+pub(super) async fn farewell(mut stream: Stream, grace: Duration) {
+    if stream.shutdown().await.is_err() {
+        return;
+    }
+    let rest = async {
+        let mut scrap = [0; 1024];
+        let mut left = FAREWELL_BYTES;
+        while let Ok(read @ 1..) = stream.read(&mut scrap).await
+            && left > read
+        {
+            left -= read;
+        }
+    };
+    let _ = timeout(grace, rest).await;
 }
 
 /// Whether the client speaks HTTP/2 by prior knowledge, which begins with its preface (RFC 9113 §3.3). Everything else
@@ -92,7 +112,10 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Holds a usual ClientHello, or a usual head.
 const FIRST_READ: usize = 4 << 10;
 
-const LINGER: std::time::Duration = std::time::Duration::from_secs(1);
+/// More than the heads that a client may send at once.
+const FAREWELL_BYTES: usize = 64 << 10;
+
+const LINGER: Duration = Duration::from_secs(1);
 
 const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     content-type: text/plain; charset=utf-8\r\n\

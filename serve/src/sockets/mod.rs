@@ -19,12 +19,14 @@ pub use handoff::{Accepted, TicketId};
 pub use prepare::{BindError, BindErrorKind, Changes, Prepared};
 pub use socket::{AcceptError, Counts, Socket};
 
+use std::io;
 use std::sync::{Arc, OnceLock};
 
 use dashmap::DashMap;
 use parking_lot::Mutex;
 
 use self::gate::Gate;
+use crate::net;
 
 /// All sockets of a site, by the listener's name. They accept at once, unless they are [held](Sockets::hold).
 #[derive(Debug, Default)]
@@ -57,6 +59,20 @@ impl Sockets {
             names.push(name.clone());
             names.len() - 1
         })
+    }
+
+    /// Duplicates of all listening sockets, to be passed on: to a controller that has none. Those that were let go are
+    /// not among them.
+    ///
+    /// # Errors
+    /// Where the process has no descriptor left.
+    pub fn descriptors(&self) -> io::Result<Vec<Passable>> {
+        let listening =
+            self.all().into_iter().filter_map(|socket| Some((socket.name().clone(), socket.listener()?)));
+        let duplicate = |(listener, socket): (Arc<str>, Arc<net::Listener>)| {
+            Ok(Passable { listener, slot: 0, descriptor: socket.try_clone_descriptor()? })
+        };
+        listening.map(duplicate).collect()
     }
 
     /// Lets nobody accept, on these sockets and those to come, until [`Sockets::activate`]. Clients are left to the other
@@ -374,8 +390,8 @@ mod tests {
     /// A socket table that shares the listening sockets of another, as another process would.
     fn shares(with: &Sockets, listeners: &[model::Listener]) -> Sockets {
         let mut given = Given::only();
-        for socket in with.all() {
-            given.add(socket.name(), 0, socket.listener().unwrap().try_clone_descriptor().unwrap());
+        for Passable { listener, slot, descriptor } in with.descriptors().unwrap() {
+            given.add(&listener, slot, descriptor);
         }
         let sockets = Sockets::default();
         sockets.commit(sockets.prepare(listeners, &Certificates::default(), &mut given).unwrap());
@@ -396,6 +412,7 @@ mod tests {
         let _client = Connector::connect(&to).await.unwrap();
         leaving.leave();
         assert!(socket.listener().is_none());
+        assert!(leaving.descriptors().unwrap().is_empty());
         assert!(matches!(accept.await, Err(AcceptError::Closed)));
         assert!(socket.closed().now_or_never().is_none());
         staying.accept().await.unwrap();

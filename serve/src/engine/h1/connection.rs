@@ -44,27 +44,6 @@ pub(super) struct Connection<'a, IO, A> {
     pub(super) request: u64,
 }
 
-/// The signal to end gracefully, once it has come.
-pub(super) struct Drain<'a, D> {
-    signal: Option<Pin<&'a mut D>>,
-}
-
-impl<'a, D: Future<Output = ()>> Drain<'a, D> {
-    pub(super) fn new(signal: Pin<&'a mut D>) -> Self {
-        Drain { signal: Some(signal) }
-    }
-
-    /// Whether it has come; else the task is woken when it does.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> bool {
-        if let Some(signal) = &mut self.signal
-            && signal.as_mut().poll(cx).is_ready()
-        {
-            self.signal = None;
-        }
-        self.signal.is_none()
-    }
-}
-
 impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'a, IO, A> {
     pub(super) fn new(
         io: IO,
@@ -186,9 +165,9 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
     /// Closes where more may come: a socket that is closed while there is something to read is reset, and the client
     /// may lose the answer that it has not read yet (RFC 9112 §9.6). So only our side is closed, and what still comes
     /// is read, within bounds.
-    pub(super) async fn linger(&mut self) {
+    pub(super) async fn linger(&mut self, at_most: Duration) {
         self.shut_down().await;
-        let deadline = Instant::now() + LINGER;
+        let deadline = Instant::now() + at_most;
         let mut left = LINGER_BYTES;
         self.input = BytesMut::new();
         poll_fn(|cx| {

@@ -13,10 +13,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 use super::answer::{self, Asked};
-use super::connection::{Connection, Drain};
+use super::connection::Connection;
 use super::input::{Gone, Inbound, TRAILERS};
 use super::send::{Fault, message};
 use crate::application::End;
+use crate::engine::drain::Drain;
 use crate::exchange::{Informational, Record};
 use crate::ledger::Ticket;
 use crate::{Application, Body, CachedAnswer, Exchange, Outcome, RequestBody, RequestBodyError};
@@ -68,7 +69,7 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
     /// Has a request answered.
     pub(super) async fn exchange(
         &mut self,
-        drain: &mut Drain<'_, impl Future<Output = ()>>,
+        drain: &mut Drain<impl Future<Output = ()> + Unpin>,
         ticket: Ticket,
         started: Instant,
     ) -> Then {

@@ -8,8 +8,9 @@ use http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
-use super::connection::{Connection, Drain};
+use super::connection::Connection;
 use crate::Application;
+use crate::engine::drain::Drain;
 use crate::ledger::Ticket;
 
 /// What has come.
@@ -20,15 +21,17 @@ pub(super) enum Next {
     Refused(Ticket, StatusCode),
     /// The client has gone in the middle of a head.
     Gone(Ticket),
-    /// Nothing, and the connection is over: closed by the client, drained, or idle for too long.
+    /// Nothing, and the connection is over: closed by the client, or idle for too long.
     Idle,
+    /// Nothing, and the connection is to end.
+    Drained,
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, IO, A> {
     /// Waits for the next request. `idle_since` is when the one before had ended.
     pub(super) async fn next_head(
         &mut self,
-        drain: &mut Drain<'_, impl Future<Output = ()>>,
+        drain: &mut Drain<impl Future<Output = ()> + Unpin>,
         idle_since: Instant,
     ) -> Next {
         let mut begun = None;
@@ -39,7 +42,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, I
     fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
-        drain: &mut Drain<'_, impl Future<Output = ()>>,
+        drain: &mut Drain<impl Future<Output = ()> + Unpin>,
         idle_since: Instant,
         begun: &mut Option<(Ticket, Instant)>,
         shrunk: &mut bool,
@@ -66,17 +69,21 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, I
                 Poll::Pending => {}
             }
             let timeouts = &self.settings.timeouts;
-            let deadline = match begun {
-                Some((_, started)) => *started + timeouts.head,
-                None if drain.poll(cx) => return Poll::Ready(Next::Idle),
-                None if *shrunk => idle_since + timeouts.idle,
-                None => idle_since + timeouts.idle.min(SHRINK),
+            let drained = drain.poll(cx);
+            let deadline = match (&begun, drained) {
+                (Some((_, started)), _) => *started + timeouts.head,
+                (None, Some(since)) => since.max(idle_since) + timeouts.drain_idle,
+                (None, None) if *shrunk => idle_since + timeouts.idle,
+                (None, None) => idle_since + timeouts.idle.min(SHRINK),
             };
             if self.timer.poll(cx, deadline).is_pending() {
                 return Poll::Pending;
             }
             if let Some((ticket, _)) = begun.take() {
                 return Poll::Ready(Next::Refused(ticket, StatusCode::REQUEST_TIMEOUT));
+            }
+            if drained.is_some() {
+                return Poll::Ready(Next::Drained);
             }
             if *shrunk {
                 return Poll::Ready(Next::Idle);

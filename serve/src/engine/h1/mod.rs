@@ -28,10 +28,11 @@ use tokio::time::Instant;
 
 pub use shared::{BodyReader, InformationalSender};
 
-use self::connection::{Connection, Drain};
+use self::connection::{Connection, LINGER};
 use self::exchange::Then;
 use self::head::Next;
 use super::Settings;
+use super::drain::Drain;
 use crate::{Application, ConnectionInfo, Outcome};
 
 /// How a connection has ended.
@@ -45,8 +46,8 @@ pub(crate) enum Ending {
 }
 
 /// Serves one connection to its end. `prefix` is what was read of it already. When `drain` completes, the request in
-/// flight is answered with `Connection: close`, and an idle connection closes at once. Dropped, it ends the request in
-/// flight as [`Outcome::Killed`].
+/// flight is answered with `Connection: close`; an idle connection closes when no request has come within `drain_idle`.
+/// Dropped, it ends the request in flight as [`Outcome::Killed`].
 pub(crate) async fn serve<A: Application>(
     io: impl AsyncRead + AsyncWrite + Unpin + Send,
     prefix: BytesMut,
@@ -67,7 +68,7 @@ pub(crate) async fn serve<A: Application>(
                 ticket.end(Outcome::Rejected);
                 app.refused(&connection.info, sent.then_some(status));
                 if sent {
-                    connection.linger().await;
+                    connection.linger(LINGER).await;
                 }
                 return Ending::Closed;
             }
@@ -80,6 +81,11 @@ pub(crate) async fn serve<A: Application>(
                 connection.shut_down().await;
                 return Ending::Closed;
             }
+            Next::Drained => {
+                // A request that comes only now gets no answer, but an end rather than a reset.
+                connection.linger(settings.timeouts.drain_idle).await;
+                return Ending::Closed;
+            }
         };
         let request = Box::pin(connection.exchange(&mut drain, ticket, started));
         match request.await {
@@ -89,7 +95,7 @@ pub(crate) async fn serve<A: Application>(
                 return Ending::Closed;
             }
             Then::Linger => {
-                connection.linger().await;
+                connection.linger(LINGER).await;
                 return Ending::Closed;
             }
             Then::Abort => return Ending::Aborted,

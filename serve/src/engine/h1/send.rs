@@ -12,9 +12,10 @@ use playhouse_protocol::http1::encode;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::answer::{self, Asked, Framing};
-use super::connection::{Connection, Drain};
+use super::connection::Connection;
 use super::exchange::Running;
 use super::input::{Gone, Inbound};
+use crate::engine::drain::Drain;
 use crate::{Application, Body, BodyError, CachedAnswer, Outcome, RequestBodyError};
 
 /// Why an answer is not complete.
@@ -43,7 +44,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, I
     #[expect(clippy::too_many_arguments, reason = "the parts of one exchange, borrowed apart")]
     pub(super) async fn send(
         &mut self,
-        drain: &mut Drain<'_, impl Future<Output = ()>>,
+        drain: &mut Drain<impl Future<Output = ()> + Unpin>,
         asked: &Asked,
         running: &mut Running<'_, A>,
         inbound: &mut Inbound,
@@ -96,7 +97,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, I
                 || inbound.broken
                 || inbound.expects_continue
                 || (self.eof && self.input.is_empty());
-            keep = keep && !ends && !poll_fn(|cx| Poll::Ready(drain.poll(cx))).await;
+            keep = keep && !ends && !poll_fn(|cx| Poll::Ready(drain.poll(cx).is_some())).await;
             running.status = Some(parts.status);
             let mark = self.output.mark();
             let lines = cached.as_deref().map_or(&[][..], CachedAnswer::lines);

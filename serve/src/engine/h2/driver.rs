@@ -19,6 +19,7 @@ use super::leftover::{HELD, Leftovers};
 use super::stream;
 use super::wire::Wire;
 use crate::engine::Settings;
+use crate::engine::drain::Drain;
 use crate::{Application, ConnectionInfo, Outcome};
 
 /// Serves one connection to its end. `prefix` is what was read of it already.
@@ -38,21 +39,23 @@ pub(crate) async fn serve<A: Application>(
         client_gone: AtomicBool::new(false),
     });
     let wire = Wire::new(io, prefix.freeze());
-    let mut drain = pin!(drain);
+    let drain = pin!(drain);
+    let mut drain = Drain::new(drain);
     let greeted = {
         let mut handshake = pin!(builder(settings).handshake(wire.clone()));
         let greeting = std::future::poll_fn(|cx| {
             if let Poll::Ready(greeted) = handshake.as_mut().poll(cx) {
                 return Poll::Ready(greeted.ok());
             }
-            match (drain.as_mut().poll(cx), wire.poll_flush_all(cx)) {
-                (Poll::Pending, Poll::Pending | Poll::Ready(Ok(_))) => Poll::Pending,
-                (Poll::Ready(()), _) | (_, Poll::Ready(Err(_))) => Poll::Ready(None),
+            match wire.poll_flush_all(cx) {
+                Poll::Pending | Poll::Ready(Ok(_)) => Poll::Pending,
+                Poll::Ready(Err(_)) => Poll::Ready(None),
             }
         });
-        tokio::time::timeout(settings.timeouts.head, greeting).await
+        let greeting = tokio::time::timeout(settings.timeouts.head, greeting);
+        drain.grace(settings.timeouts.drain_idle, greeting).await
     };
-    let Ok(Some(connection)) = greeted else { return };
+    let Some(Ok(Some(connection))) = greeted else { return };
     let gone = Driver::new(connection, wire.clone(), shared).run(stream::open, drain).await;
     if !gone {
         // The peer is to read our last frames before the socket goes.
@@ -109,6 +112,8 @@ enum Wait {
     Leftover,
     /// A request.
     Idle,
+    /// The client to answer the PING between the two GOAWAYs.
+    Drain,
     /// The client to see that we are closing.
     Close,
 }
@@ -157,12 +162,15 @@ where
             http::Request<h2::RecvStream>,
             h2::server::SendResponse<Bytes>,
         ) -> Option<F>,
-        mut drain: Pin<&mut impl Future<Output = ()>>,
+        mut drain: Drain<impl Future<Output = ()> + Unpin>,
     ) -> bool {
         std::future::poll_fn(|cx| {
-            if !self.draining && drain.as_mut().poll(cx).is_ready() {
+            if !self.draining && drain.poll(cx).is_some() {
                 self.draining = true;
                 self.leftovers.clear();
+                // GOAWAY with the highest stream there can be, and a PING: when that is answered, everything that the
+                // client sent before it knew has arrived, and the GOAWAY with the last stream follows
+                // (RFC 9113 §6.8).
                 self.connection.graceful_shutdown();
             }
             self.poll(cx, &open)
@@ -239,7 +247,8 @@ where
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Wait::Greeting | Wait::Head) => self.close(Reason::ENHANCE_YOUR_CALM),
                 Poll::Ready(Wait::Leftover) => self.leftovers.clear(),
-                Poll::Ready(Wait::Idle) => self.close(Reason::NO_ERROR),
+                // Drained: the PING has not been answered, and there is nothing to be lost.
+                Poll::Ready(Wait::Idle | Wait::Drain) => self.close(Reason::NO_ERROR),
                 Poll::Ready(Wait::Write(_) | Wait::Close) => return self.end(cx, true),
             }
         }
@@ -250,8 +259,10 @@ where
         let timeouts = &self.shared.timeouts;
         let (greeted, in_head) = self.wire.reading();
         let idle = self.streams.is_empty();
-        if self.closing || (self.draining && idle && flushed) {
+        if self.closing {
             Some((Wait::Close, LINGER))
+        } else if self.draining && idle && flushed {
+            Some((Wait::Drain, LINGER))
         } else if !flushed {
             Some((Wait::Write(self.wire.written()), timeouts.write))
         } else if !greeted {

@@ -20,6 +20,7 @@ use crate::engine::Settings;
 use crate::engine::test_application::{TestApplication, connection_info};
 use crate::{Body, BodyError, Exchange, Outcome};
 
+mod drain;
 mod hostile;
 
 fn settings() -> Settings {

@@ -101,19 +101,68 @@ async fn a_body_that_fails_is_502_or_a_cut_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_connection_is_drained_at_once() {
+async fn an_idle_connection_is_drained_after_the_grace() {
     for requests in 0..2 {
         let mut client = Client::new();
         for _ in 0..requests {
             client.send(get("/hello")).await;
             client.answer().await;
         }
+        tokio::time::sleep(Duration::from_secs(7)).await;
         let start = Instant::now();
         client.drain.take().expect("once").send(()).expect("served");
         client.assert_closed().await;
-        assert_eq!(start.elapsed(), Duration::ZERO);
+        assert_eq!(start.elapsed().as_secs(), 1);
         client.ledger().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_was_on_its_way_when_the_drain_began_is_answered() {
+    for requests in 0..2 {
+        let mut client = Client::new();
+        for _ in 0..requests {
+            client.send(get("/hello")).await;
+            client.answer().await;
+        }
+        client.drain.take().expect("once").send(()).expect("served");
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        // Not even a head that takes longer than the grace is cut.
+        client.send("GET /hel").await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        client.send("lo HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        let head = client.head().await;
+        assert_eq!((head.status.as_u16(), head.keep_alive), (200, false));
+        assert_eq!(client.rest().await, "hello");
+        assert_eq!(client.ledger().await, (Ending::Closed, vec![(Outcome::Answered, requests + 1)]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_comes_after_the_grace_meets_an_end_and_no_reset() {
+    let mut client = Client::new();
+    client.drain.take().expect("once").send(()).expect("served");
+    client.assert_closed().await;
+    client.send(get("/hello")).await;
+    client.settle().await;
+    assert!(!client.connection.is_finished());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(client.ledger().await, (Ending::Closed, vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_grace_of_a_drain_in_the_middle_of_an_answer_begins_with_its_end() {
+    let mut client = Client::with(settings(), 1024);
+    client.send(get("/large")).await;
+    let head = client.head().await;
+    assert!(head.keep_alive);
+    client.drain.take().expect("once").send(()).expect("served");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    client.content(&head).await.expect("complete");
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    client.send(get("/hello")).await;
+    assert!(!client.head().await.keep_alive);
+    assert_eq!(client.rest().await, "hello");
 }
 
 #[tokio::test(start_paused = true)]

@@ -53,7 +53,7 @@ async fn floods_end_with_enhance_your_calm() {
 }
 
 /// HEADERS of a request for `/` with these further fields, which no table knows.
-fn head(stream: u32, end: bool, fields: &[(&str, &str)]) -> Vec<u8> {
+pub(super) fn head(stream: u32, end: bool, fields: &[(&str, &str)]) -> Vec<u8> {
     let mut block = b"\x82\x86\x84\x01\x09a.example".to_vec();
     for (name, value) in fields {
         block.extend([0, name.len() as u8]);
