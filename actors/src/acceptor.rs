@@ -104,7 +104,9 @@ impl<A: Application> Actor for Acceptor<A> {
                     context.progress();
                     self.socket.owner.check(self.epoch)?;
                     let age = if std::mem::take(&mut self.undispatched) { Duration::ZERO } else { OVERDUE };
-                    for ticket in self.socket.overdue(age) {
+                    let mut tickets = self.socket.overdue(age);
+                    tickets.extend(self.socket.sweep());
+                    for ticket in tickets {
                         self.dispatch(ticket).await;
                     }
                     let next = if self.undispatched { RETRY } else { TICK };

@@ -136,10 +136,22 @@ pub struct Listener {
     pub tls: Vec<Certificate>,
     /// Offer HTTP/2: by ALPN over TLS, by prior knowledge on cleartext. Default true.
     pub http2: bool,
+    /// How the instances of a site share the listener.
+    pub sharing: Sharing,
     /// What a client may send.
     pub limits: Limits,
     /// How long a client may take.
     pub timeouts: ClientTimeouts,
+}
+
+/// How the instances of a site share a listener. A site of one process has one socket in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// All accept from one socket, and take turns.
+    #[default]
+    Inherited,
+    /// Each has a socket of its own (`SO_REUSEPORT`), and the kernel chooses among them. TCP only.
+    ReusePort,
 }
 
 /// Where a listener listens.

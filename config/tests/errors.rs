@@ -261,6 +261,10 @@ fn errors_of_listeners() {
                  site.ron:2:52: listeners.http.only_v6: is for IPv6 addresses, and this is IPv4; leave it out",
             ),
             (
+                "bind: \"unix:/a\", sharing: ReusePort",
+                "site.ron:2:36: listeners.http.sharing: ReusePort is for TCP addresses, and this is a Unix socket; leave it out",
+            ),
+            (
                 "bind: \"[::]:1\", tls: [(cert: \"a.pem\")]",
                 "site.ron:2:32: listeners.http.tls[0].key: missing; name the PEM file of the private key",
             ),

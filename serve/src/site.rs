@@ -64,7 +64,8 @@ impl Site {
         Self::sharing(config, handlers, random, Shared::default())
     }
 
-    /// Builds the tables of one process of a site, beside what it shares with the others.
+    /// Builds the tables of one process of a site, beside what it shares with the others. Where there are others, its
+    /// sockets are held until they are [activated](Sockets::activate).
     pub fn sharing(
         config: &model::Site,
         handlers: Handlers,
@@ -88,6 +89,7 @@ impl Site {
             random: Arc::new(random),
         };
         if let Some(place) = &site.place {
+            site.sockets.hold();
             site.sockets.share_with(Arc::new(place.clone()));
         }
         site.upstreams.apply(&config.upstreams, &site.metrics);

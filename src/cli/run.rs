@@ -80,9 +80,9 @@ pub(super) struct Start {
 
 /// Runs a site to its end.
 pub(super) fn start(site: Site, start: Start, output: Output) -> anyhow::Result<()> {
-    // While this is the only thread.
-    let mut given = activation::given();
     prepare_process();
+    // While this is the only thread, and before it opens anything.
+    let mut given = activation::given();
     warn_of_roots(&site);
     let state_dir = match start.stateless {
         true => None,
@@ -117,9 +117,9 @@ pub(super) fn start(site: Site, start: Start, output: Output) -> anyhow::Result<
 
 /// Runs the controller of a site with several instances to its end.
 fn control(site_file: &Path, state_dir: PathBuf, output: Output) -> anyhow::Result<()> {
-    // While this is the only thread.
-    let given = activation::given();
     prepare_process();
+    // While this is the only thread, and before it opens anything.
+    let given = activation::given();
     let options = playhouse::controller::Options {
         state_dir,
         given,

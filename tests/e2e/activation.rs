@@ -77,7 +77,8 @@ fn sockets_that_are_for_another_process_are_left_alone() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap().to_string();
     let site = Site::new().listener("http", format!("(bind: \"{address}\")"));
-    let mut command = activated(&site, "http", &[inherited(&socket)]);
+    let passed = [inherited(&socket)];
+    let mut command = activated(&site, "http", &passed);
     command.env("WRONG_PID", "1");
     let mut process = Process::start("activated", &mut command);
     eventually("it finds the address in use", || process.ended().is_some());

@@ -99,3 +99,58 @@ fn a_draining_site_is_not_ready_and_says_so() {
     assert_eq!(busy.response().text(), "finished");
     assert_eq!(site.process.wait().code(), Some(0));
 }
+
+/// A site that waits for long for the next request of a connection.
+fn patient() -> Running {
+    Site::new()
+        .listener("http", "(bind: \"127.0.0.1:0\", timeouts: (drain_idle: \"25s\"))")
+        .field("drain_timeout: \"30s\"")
+        .route(r#"(path: "/", to: Respond(status: 200, body: "hello"))"#)
+        .start()
+}
+
+#[test]
+fn clients_that_go_on_asking_while_the_site_stops_lose_no_request() {
+    const GET: &str = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut site = patient();
+    let (answered, first) = mpsc::channel();
+    let clients: Vec<_> = (0..8)
+        .map(|_| {
+            let (mut wire, answered) = (site.wire(), answered.clone());
+            std::thread::spawn(move || {
+                loop {
+                    let response = wire.send(GET).response();
+                    assert_eq!(response.text(), "hello");
+                    let _ = answered.send(());
+                    if response.header("connection") == Some("close") {
+                        return wire.expect_closed();
+                    }
+                }
+            })
+        })
+        .collect();
+    for _ in 0..200 {
+        first.recv_timeout(PATIENCE).unwrap();
+    }
+    site.process.signal(Signal::TERM);
+    for client in clients {
+        client.join().unwrap();
+    }
+    assert_eq!(site.process.wait().code(), Some(0));
+}
+
+#[test]
+fn a_connection_that_has_not_asked_yet_when_the_site_stops_is_answered() {
+    let mut site = patient();
+    let (mut used, mut new) = (site.wire(), site.wire());
+    used.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n").response();
+    let address = site.address("http");
+    eventually("both are accepted", || site.admin.connections() == 2);
+    site.process.signal(Signal::TERM);
+    eventually("new connections are refused", || Wire::try_connect(address).is_err());
+    for wire in [&mut used, &mut new] {
+        let response = wire.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n").response();
+        assert_eq!((response.text().as_str(), response.header("connection")), ("hello", Some("close")));
+    }
+    assert_eq!(site.process.wait().code(), Some(0));
+}

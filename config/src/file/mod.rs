@@ -125,6 +125,8 @@ record! {
         tls: Vec<Certificate>,
         /// Offer HTTP/2.
         http2: bool,
+        /// How instances share it.
+        sharing: Sharing,
         /// What a client may send.
         limits: Limits,
         /// How long a client may take.
@@ -200,6 +202,9 @@ record! {
 
 /// How a server is chosen.
 pub type Balance = crate::model::Balance;
+
+/// See [`crate::model::Sharing`].
+pub type Sharing = crate::model::Sharing;
 
 record! {
     /// One server: `"10.0.0.1:9000"`, `("10.0.0.1:9000", 3)` or a record.

@@ -8,7 +8,7 @@ use bytesize::ByteSize;
 use super::decode::{Decode, mismatch, no_such_word};
 use crate::document::{Node, Shape};
 use crate::error::{At, Report};
-use crate::model::{Balance, Encoding, LogFormat};
+use crate::model::{Balance, Encoding, LogFormat, Sharing};
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,6 +133,13 @@ impl Decode for LogFormat {
 impl Decode for Balance {
     fn decode(node: &Node<'_>, at: &At, report: &mut Report<'_>) -> Option<Self> {
         let words = [("RoundRobin", Balance::RoundRobin), ("LeastConnections", Balance::LeastConnections)];
+        word(node, at, report, &words)
+    }
+}
+
+impl Decode for Sharing {
+    fn decode(node: &Node<'_>, at: &At, report: &mut Report<'_>) -> Option<Self> {
+        let words = [("Inherited", Sharing::Inherited), ("ReusePort", Sharing::ReusePort)];
         word(node, at, report, &words)
     }
 }

@@ -9,7 +9,7 @@ use super::value::shown;
 use super::{Resolver, collide};
 use crate::error::At;
 use crate::file::{self, Named};
-use crate::model::{Bind, Certificate, ClientTimeouts, Limits, Listener};
+use crate::model::{Bind, Certificate, ClientTimeouts, Limits, Listener, Sharing};
 
 /// Most open connections of one listener.
 const MAX_CONNECTIONS: u64 = 10_000_000;
@@ -68,12 +68,20 @@ impl Resolver<'_, '_> {
         let tls = self.certificates(raw.tls.as_deref(), &at.field("tls"));
         let limits = self.limits(raw.limits.as_ref(), &at.field("limits"));
         let timeouts = self.client_timeouts(raw.timeouts.as_ref(), drain, &at.field("timeouts"));
+        let sharing = raw.sharing.unwrap_or_default();
+        if sharing == Sharing::ReusePort && matches!(bind, Some(Bind::Unix { .. })) {
+            self.report.error(
+                &at.field("sharing"),
+                "ReusePort is for TCP addresses, and this is a Unix socket; leave it out",
+            );
+        }
         valid?;
         Some(Listener {
             name: name.into(),
             bind: bind?,
             tls: tls?,
             http2: raw.http2.unwrap_or(true),
+            sharing,
             limits: limits?,
             timeouts: timeouts?,
         })

@@ -43,6 +43,29 @@ impl BoundSocket {
     }
 
     fn bind_tcp(address: SocketAddr, only_v6: bool, backlog: u32) -> io::Result<Self> {
+        let socket = Self::prepare_tcp(address, only_v6)?;
+        socket.bind(&address.into())?;
+        socket.listen(backlog_of(backlog))?;
+        Self::tcp(socket.into())
+    }
+
+    /// Binds with `SO_REUSEPORT`; `bound` is called before it listens.
+    pub(super) fn bind_to_share(
+        address: SocketAddr,
+        only_v6: bool,
+        backlog: u32,
+        bound: impl FnOnce(&BoundSocket) -> io::Result<()>,
+    ) -> io::Result<Self> {
+        let socket = Self::prepare_tcp(address, only_v6)?;
+        socket.set_reuse_port(true)?;
+        socket.bind(&address.into())?;
+        let socket = Self::tcp(socket.into())?;
+        bound(&socket)?;
+        rustix::net::listen(&socket, backlog_of(backlog))?;
+        Ok(socket)
+    }
+
+    fn prepare_tcp(address: SocketAddr, only_v6: bool) -> io::Result<Socket> {
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
@@ -51,9 +74,7 @@ impl BoundSocket {
         }
         // Accepted sockets inherit it: one system call less for each connection.
         socket.set_tcp_nodelay(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(backlog_of(backlog))?;
-        Self::tcp(socket.into())
+        Ok(socket)
     }
 
     fn tcp(socket: OwnedFd) -> io::Result<Self> {
@@ -129,8 +150,14 @@ impl BoundSocket {
         self.socket.try_clone()
     }
 
+    /// The same socket again, without its file.
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        let socket = self.try_clone_descriptor()?;
+        Ok(BoundSocket { socket, local: self.local, address: self.address.clone(), file: None })
+    }
+
     /// Whether the descriptor is of this very socket, not only of one with the same address.
-    pub fn is_same_socket(&self, descriptor: &OwnedFd) -> bool {
+    pub fn is_same_socket(&self, descriptor: impl AsFd) -> bool {
         let identity = |descriptor: BorrowedFd<'_>| {
             rustix::fs::fstat(descriptor).map(|status| (status.st_dev, status.st_ino)).ok()
         };
@@ -266,7 +293,7 @@ mod tests {
         let passed = given.try_clone_descriptor().unwrap();
         assert!(rustix::io::fcntl_getfd(&passed).unwrap().contains(FdFlags::CLOEXEC));
         assert!(given.is_same_socket(&passed));
-        assert!(!given.is_same_socket(&TcpListener::bind("127.0.0.1:0").unwrap().into()));
+        assert!(!given.is_same_socket(TcpListener::bind("127.0.0.1:0").unwrap()));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use playhouse_config::model::Bind;
 use rustix::io::Errno;
@@ -11,7 +12,7 @@ use rustix::net::SocketFlags;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::{BoundSocket, Stream};
+use super::{BoundSocket, ReusePortGroup, Stream};
 use crate::exchange::Peer;
 
 /// A listening socket in the runtime's driver. Dropped, it closes, and takes its own socket file away.
@@ -20,6 +21,8 @@ use crate::exchange::Peer;
 #[derive(Debug)]
 pub struct Listener {
     socket: AsyncFd<BoundSocket>,
+    /// With the slot that this is the socket of.
+    group: Option<(Arc<ReusePortGroup>, u32)>,
 }
 
 impl Listener {
@@ -49,7 +52,34 @@ impl Listener {
         reason = "what its successor wants to be promised, a `BoundSocket` keeps: it has one descriptor, open as long as it lives"
     )]
     pub fn new(socket: BoundSocket) -> io::Result<Listener> {
-        Ok(Listener { socket: AsyncFd::with_interest(socket, Interest::READABLE)? })
+        Ok(Listener { socket: AsyncFd::with_interest(socket, Interest::READABLE)?, group: None })
+    }
+
+    /// Puts a slot's socket of a group into the runtime's driver, and holds the group. Must be called within a runtime.
+    ///
+    /// # Errors
+    /// `InvalidInput` where the group does not have the slot, else what the kernel says.
+    pub fn in_group(group: Arc<ReusePortGroup>, slot: u32) -> io::Result<Listener> {
+        let no_slot =
+            || io::Error::new(io::ErrorKind::InvalidInput, format!("it has no socket for slot {slot}"));
+        let socket = group.socket(slot).ok_or_else(no_slot)?.try_clone()?;
+        Ok(Listener { group: Some((group, slot)), ..Self::new(socket)? })
+    }
+
+    /// The group that the socket is of, and its slot in it.
+    pub fn group(&self) -> Option<(&ReusePortGroup, u32)> {
+        self.group.as_ref().map(|(group, slot)| (&**group, *slot))
+    }
+
+    /// Accepts one connection from the queue of another slot of the group, if there is one.
+    ///
+    /// # Errors
+    /// Those of [`Listener::accept`].
+    pub fn accept_of_slot(&self, slot: u32) -> io::Result<Option<(Stream, Peer)>> {
+        match self.group.as_ref().and_then(|(group, _)| group.socket(slot)) {
+            Some(socket) => none_where_nobody_waits(accept(socket)),
+            None => Ok(None),
+        }
     }
 
     /// Accepts one connection. Cancel-safe: a future that is dropped has accepted nothing.

@@ -9,6 +9,7 @@ mod bound;
 mod connector;
 mod listener;
 mod packet;
+mod reuse_port;
 mod socket_file;
 mod stream;
 
@@ -16,6 +17,7 @@ pub use bound::BoundSocket;
 pub use connector::Connector;
 pub use listener::{Listener, is_exhausted};
 pub use packet::{Packet, PacketListener, PacketSocket, PeerCred, ReceiveError};
+pub use reuse_port::ReusePortGroup;
 pub use stream::Stream;
 
 use std::io;

@@ -122,6 +122,14 @@ impl Peers for Place {
         }
         share
     }
+
+    fn set_active(&self, active: bool) {
+        Place::set_active(self, active);
+    }
+
+    fn is_active(&self, slot: u32) -> bool {
+        self.board.is_active(slot)
+    }
 }
 
 struct Cells<'a> {

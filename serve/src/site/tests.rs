@@ -140,6 +140,7 @@ async fn every_end_is_counted_with_its_route_or_without_one() {
         bind: model::Bind::Tcp { address: ([127, 0, 0, 1], 0).into(), only_v6: false },
         tls: Vec::new(),
         http2: true,
+        sharing: Default::default(),
         limits: model::Limits::default(),
         timeouts: model::ClientTimeouts::default(),
     }];

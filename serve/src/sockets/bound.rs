@@ -3,14 +3,15 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
-use playhouse_config::model::{self, Bind};
+use playhouse_config::model::{self, Bind, Sharing};
 
 use super::given::Given;
+use super::holding::{Holding, open_to_hold};
 use super::plan::{self, Place, Source};
-use super::prepare::{BindError, BindErrorKind, Opened, open};
-use crate::net::BoundSocket;
+use super::prepare::{BindError, BindErrorKind};
 
 /// The listening sockets of a site, opened here and accepted from elsewhere. Needs no runtime.
 ///
@@ -18,20 +19,25 @@ use crate::net::BoundSocket;
 #[derive(Debug, Default)]
 pub struct Bound {
     held: Mutex<Vec<Held>>,
+    /// What a listener with a socket per instance gets.
+    slots: AtomicU32,
+    /// The slots that new clients go to.
+    active: Mutex<Vec<u32>>,
 }
 
 #[derive(Clone, Debug)]
 struct Held {
     name: Arc<str>,
     bind: Bind,
-    socket: Arc<BoundSocket>,
+    sharing: Sharing,
+    holding: Arc<Holding>,
 }
 
 /// Sockets that are open but do not count yet. Dropped, it closes those it has opened.
 #[derive(Debug)]
 pub struct PreparedBound {
     held: Vec<Held>,
-    opened: Vec<Arc<BoundSocket>>,
+    opened: Vec<Arc<Holding>>,
 }
 
 /// What a commit has changed, by the listener's name. One whose address has changed is in both.
@@ -55,6 +61,12 @@ pub struct Passable {
 }
 
 impl Bound {
+    /// How many sockets the listeners that are prepared from now on get, where they have one per instance: at least the
+    /// highest slot of an instance. Without any, such a listener has a single socket like the others.
+    pub fn reserve_slots(&self, slots: u32) {
+        self.slots.store(slots, Ordering::Release);
+    }
+
     /// Opens what `listeners` asks for and is not open yet, from what was given or by binding, by the rules of
     /// [`Sockets::prepare`](super::Sockets::prepare). Changes nothing yet. To be called by one caller at a time until
     /// [`Bound::commit`].
@@ -73,19 +85,29 @@ impl Bound {
         let places: Vec<_> =
             running.iter().map(|held| Place { name: &held.name, bind: &held.bind }).collect();
         given.match_addresses(listeners);
+        let slots = self.slots.load(Ordering::Acquire);
         let (mut prepared, mut errors) = (PreparedBound { held: Vec::new(), opened: Vec::new() }, Vec::new());
         for (listener, source) in listeners.iter().zip(plan::sources(listeners, &places)) {
             let running = match source {
-                Source::Kept(place) | Source::Succeeds(place) => Some(running[place].socket.clone()),
+                Source::Kept(place) | Source::Succeeds(place) => Some(&running[place]),
                 Source::New => None,
             };
-            match open_to_hold(listener, running, given) {
-                Ok((socket, is_new)) => {
+            let opened = match running {
+                Some(running) if running.sharing != listener.sharing => Err(BindErrorKind::Sharing),
+                _ => open_to_hold(listener, running.map(|running| running.holding.clone()), slots, given),
+            };
+            match opened {
+                Ok((holding, is_new)) => {
                     if is_new {
-                        prepared.opened.push(socket.clone());
+                        self.steer_new(&holding);
+                        prepared.opened.push(holding.clone());
                     }
-                    let (name, bind) = (listener.name.clone(), listener.bind.clone());
-                    prepared.held.push(Held { name, bind, socket });
+                    prepared.held.push(Held {
+                        name: listener.name.clone(),
+                        bind: listener.bind.clone(),
+                        sharing: listener.sharing,
+                        holding,
+                    });
                 }
                 Err(error) => errors.push(BindError::new(listener, error)),
             }
@@ -97,27 +119,47 @@ impl Bound {
     pub fn commit(&self, mut prepared: PreparedBound) -> BoundChanges {
         let new = std::mem::take(&mut prepared.held);
         for held in &new {
-            held.socket.keep_file();
+            held.holding.keep_file();
             if let Bind::Unix { mode: Some(mode), path } = &held.bind
-                && let Err(error) = held.socket.set_mode(*mode)
+                && let Err(error) = held.holding.set_mode(*mode)
             {
                 tracing::warn!(path = %path.display(), %error, "mode of the socket file not changed");
             }
         }
         let old = std::mem::replace(&mut *self.held.lock(), new.clone());
         let goes_on = |held: &Held, among: &[Held]| {
-            among.iter().any(|other| other.name == held.name && Arc::ptr_eq(&other.socket, &held.socket))
+            among.iter().any(|other| other.name == held.name && other.holding.is_same(&held.holding))
         };
         let names = |of: &[Held], but: &[Held]| {
             of.iter().filter(|held| !goes_on(held, but)).map(|held| held.name.clone()).collect()
         };
         for held in &old {
             // Under another name it is still wanted.
-            if !new.iter().any(|other| Arc::ptr_eq(&other.socket, &held.socket)) {
-                held.socket.remove_file();
+            if !new.iter().any(|other| other.holding.is_same(&held.holding)) {
+                held.holding.remove_file();
             }
         }
         BoundChanges { added: names(&new, &old), removed: names(&old, &new) }
+    }
+
+    /// Sends the new clients of listeners with a socket per instance to these slots, at once and from then on. What was
+    /// sent to another slot before stays in its queue: the instance that leaves empties it, and the others empty those
+    /// of slots that the board says are not active. So a slot is taken out here before its instance is told to leave,
+    /// and as soon as its process is gone.
+    ///
+    /// # Errors
+    /// What the kernel says of any of them; a slot that a listener does not have is left out.
+    pub fn steer(&self, active: &[u32]) -> io::Result<()> {
+        *self.active.lock() = active.to_vec();
+        let held = self.held.lock().clone();
+        held.iter().map(|held| held.holding.steer(active)).fold(Ok(()), Result::and)
+    }
+
+    /// The first client is not to meet an empty slot.
+    fn steer_new(&self, holding: &Holding) {
+        if let Err(error) = holding.steer(&self.active.lock()) {
+            tracing::warn!(%error, "new clients are not spread over the instances");
+        }
     }
 
     /// Duplicates of all sockets.
@@ -131,13 +173,13 @@ impl Bound {
     /// Names and addresses, a port 0 resolved, in the order of the site file.
     pub fn addresses(&self) -> Vec<(Arc<str>, String)> {
         let held = self.held.lock();
-        held.iter().map(|held| (held.name.clone(), held.socket.address().to_owned())).collect()
+        held.iter().map(|held| (held.name.clone(), held.holding.address())).collect()
     }
 
     /// Closes all sockets here, and removes their files: the site ends, or nobody else holds them.
     pub fn close(&self) {
         for held in std::mem::take(&mut *self.held.lock()) {
-            held.socket.remove_file();
+            held.holding.remove_file();
         }
     }
 }
@@ -156,41 +198,20 @@ impl PreparedBound {
     /// # Errors
     /// Where the process has no descriptor left.
     pub fn opened(&self) -> io::Result<Vec<Passable>> {
-        let is_new = |held: &&Held| self.opened.iter().any(|opened| Arc::ptr_eq(opened, &held.socket));
+        let is_new = |held: &&Held| self.opened.iter().any(|opened| Arc::ptr_eq(opened, &held.holding));
         let new: Vec<_> = self.held.iter().filter(is_new).cloned().collect();
         duplicates(&new)
     }
 }
 
 fn duplicates(held: &[Held]) -> io::Result<Vec<Passable>> {
-    let duplicate = |held: &Held| {
-        let descriptor = held.socket.try_clone_descriptor()?;
-        Ok(Passable { listener: held.name.clone(), slot: 0, descriptor })
-    };
-    held.iter().map(duplicate).collect()
-}
-
-/// The socket for a listener, and whether it was opened for it.
-fn open_to_hold(
-    listener: &model::Listener,
-    running: Option<Arc<BoundSocket>>,
-    given: &mut Given,
-) -> Result<(Arc<BoundSocket>, bool), BindErrorKind> {
-    match open(listener, running.as_deref(), given)? {
-        Opened::Running => Ok((running.ok_or(BindErrorKind::NotGiven)?, false)),
-        Opened::Bound(socket) | Opened::Given { socket, borrowed: true } => Ok((Arc::new(socket), true)),
-        Opened::Given { mut socket, borrowed: false } => match socket.own_file(&listener.bind) {
-            Ok(()) => {
-                // Not even where this is refused: others listen.
-                socket.keep_file();
-                Ok((Arc::new(socket), true))
-            }
-            Err(error) => {
-                tracing::warn!(listener = %listener.name, %error, "socket file lost: bound anew");
-                open_to_hold(listener, running, given)
-            }
-        },
+    let mut duplicates = Vec::new();
+    for held in held {
+        for (slot, descriptor) in held.holding.duplicates()? {
+            duplicates.push(Passable { listener: held.name.clone(), slot, descriptor });
+        }
     }
+    Ok(duplicates)
 }
 
 #[cfg(test)]
@@ -208,6 +229,7 @@ mod tests {
             bind,
             tls: Vec::new(),
             http2: true,
+            sharing: Default::default(),
             limits: model::Limits::default(),
             timeouts: model::ClientTimeouts::default(),
         }

@@ -18,6 +18,12 @@ pub trait Peers: Debug + Send + Sync {
 
     /// How the connections are spread now.
     fn share(&self) -> Share;
+
+    /// Whether this process accepts from now on.
+    fn set_active(&self, active: bool);
+
+    /// Whether the process in this slot accepts.
+    fn is_active(&self, slot: u32) -> bool;
 }
 
 /// How the connections of a site are spread.
@@ -31,18 +37,16 @@ pub struct Share {
     pub total: u64,
 }
 
-impl Share {
-    /// How long this process should let the others go first; `None` where it has no more than its share.
-    fn delay(self) -> Option<Duration> {
-        let Share { mine, active, total } = self;
-        let scaled = mine.saturating_mul(active);
-        if active < 2 || scaled <= total.saturating_add(active.saturating_mul(SLACK)) {
-            return None;
-        }
-        // More than a quarter above the mean.
-        let far = scaled.saturating_mul(4) > total.saturating_mul(5);
-        Some(if far { LONG } else { SHORT })
+/// How long this process should let the others go first; `None` where it has no more than its share.
+fn delay(share: Share) -> Option<Duration> {
+    let Share { mine, active, total } = share;
+    let scaled = mine.saturating_mul(active);
+    if active < 2 || scaled <= total.saturating_add(active.saturating_mul(SLACK)) {
+        return None;
     }
+    // More than a quarter above the mean.
+    let far = scaled.saturating_mul(4) > total.saturating_mul(5);
+    Some(if far { LONG } else { SHORT })
 }
 
 /// How a socket's acceptor has fared with waiting.
@@ -57,7 +61,7 @@ pub(super) struct Turns {
 impl Turns {
     /// Lets the others go first, where they have had less. Whether it has waited. May be dropped at any point.
     pub(super) async fn wait(&self, peers: &dyn Peers) -> bool {
-        let Some(delay) = peers.share().delay() else { return false };
+        let Some(delay) = delay(peers.share()) else { return false };
         // Only this acceptor, and rarely its successor beside it, writes here.
         let free = self.free.load(Ordering::Relaxed);
         if free > 0 {
@@ -126,6 +130,12 @@ mod tests {
             let mine = self.all[self.mine].load(Ordering::Relaxed);
             Share { mine, active: self.all.len() as u64, total }
         }
+
+        fn set_active(&self, _: bool) {}
+
+        fn is_active(&self, slot: u32) -> bool {
+            slot as usize <= self.all.len()
+        }
     }
 
     fn share(mine: u64, active: u64, total: u64) -> Share {
@@ -137,11 +147,11 @@ mod tests {
         for share in
             [share(9, 1, 9), share(9, 0, 0), share(0, 4, 0), share(1, 4, 1), share(5, 4, 20), share(6, 4, 20)]
         {
-            assert_eq!(share.delay(), None, "{share:?}");
+            assert_eq!(delay(share), None, "{share:?}");
         }
-        assert_eq!(share(22, 4, 80).delay(), Some(SHORT));
-        assert_eq!(share(26, 4, 80).delay(), Some(LONG));
-        assert_eq!(share(u64::MAX, u64::MAX, 0).delay(), None);
+        assert_eq!(delay(share(22, 4, 80)), Some(SHORT));
+        assert_eq!(delay(share(26, 4, 80)), Some(LONG));
+        assert_eq!(delay(share(u64::MAX, u64::MAX, 0)), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -168,6 +178,7 @@ mod tests {
             bind,
             tls: Vec::new(),
             http2: true,
+            sharing: Default::default(),
             limits: model::Limits::default(),
             timeouts: model::ClientTimeouts::default(),
         }];
@@ -229,6 +240,7 @@ mod tests {
     fn four_processes_on_one_socket_have_about_equally_many_connections() {
         for pace in [Duration::ZERO, Duration::from_micros(300)] {
             let spread = spread(4, 400, pace);
+            println!("{spread:?} at {pace:?}");
             let most = *spread.iter().max().unwrap();
             assert!(most <= 150, "{spread:?} at {pace:?}");
         }

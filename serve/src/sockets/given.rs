@@ -12,6 +12,8 @@ use crate::net::BoundSocket;
 pub struct Given {
     sockets: Vec<GivenSocket>,
     only: bool,
+    /// The slot that this process has; 0 is none.
+    own_slot: u32,
 }
 
 /// A socket that was given.
@@ -28,6 +30,11 @@ impl Given {
     /// For a process that never binds: a listener without a socket is an error.
     pub fn only() -> Self {
         Given { only: true, ..Given::default() }
+    }
+
+    /// The same, for the instance in this slot: of a listener with a socket per instance it accepts from that one.
+    pub fn for_slot(slot: u32) -> Self {
+        Given { own_slot: slot, ..Given::only() }
     }
 
     /// A socket for the listener of this name. `slot` is its place where the listener has a socket per instance, else 0.
@@ -47,6 +54,20 @@ impl Given {
     /// The names of what has not been used.
     pub fn unused(&self) -> Vec<&str> {
         self.sockets.iter().map(|socket| &*socket.listener).collect()
+    }
+
+    pub(super) fn own_slot(&self) -> u32 {
+        self.own_slot
+    }
+
+    /// Whether there is a socket for this place.
+    pub(super) fn has(&self, listener: &str, slot: u32) -> bool {
+        self.sockets.iter().any(|socket| socket.listener == listener && socket.slot == slot)
+    }
+
+    /// The sockets of slot 1 and those behind it, as far as there is none missing.
+    pub(super) fn take_slots(&mut self, listener: &str) -> Vec<OwnedFd> {
+        (1..).map_while(|slot| self.take(listener, slot)).map(|socket| socket.descriptor).collect()
     }
 
     /// Whether nothing may be bound.

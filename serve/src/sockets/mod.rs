@@ -7,6 +7,7 @@ mod fairness;
 mod gate;
 mod given;
 mod handoff;
+mod holding;
 mod plan;
 mod prepare;
 mod socket;
@@ -67,22 +68,32 @@ impl Sockets {
     /// # Errors
     /// Where the process has no descriptor left.
     pub fn descriptors(&self) -> io::Result<Vec<Passable>> {
-        let listening =
-            self.all().into_iter().filter_map(|socket| Some((socket.name().clone(), socket.listener()?)));
-        let duplicate = |(listener, socket): (Arc<str>, Arc<net::Listener>)| {
-            Ok(Passable { listener, slot: 0, descriptor: socket.try_clone_descriptor()? })
-        };
-        listening.map(duplicate).collect()
+        let mut duplicates = Vec::new();
+        for socket in self.all() {
+            let Some(listening) = socket.listener().filter(|_| !socket.is_left()) else { continue };
+            let mut add = |slot, bound: &net::BoundSocket| {
+                let (listener, descriptor) = (socket.name().clone(), bound.try_clone_descriptor()?);
+                duplicates.push(Passable { listener, slot, descriptor });
+                io::Result::Ok(())
+            };
+            match listening.group() {
+                Some((group, _)) => group.sockets().try_for_each(|(slot, bound)| add(slot, bound))?,
+                None => add(0, listening.socket())?,
+            }
+        }
+        Ok(duplicates)
     }
 
     /// Lets nobody accept, on these sockets and those to come, until [`Sockets::activate`]. Clients are left to the other
     /// processes that hold the sockets, or wait in the kernel's queue. To be called before the first acceptor runs.
     pub fn hold(&self) {
         self.gate.shut();
+        self.set_active(false);
     }
 
     /// Accepting begins; from then on new sockets accept at once. Idempotent.
     pub fn activate(&self) {
+        self.set_active(true);
         self.gate.open();
     }
 
@@ -95,11 +106,20 @@ impl Sockets {
     /// acceptor runs; later calls change nothing.
     pub fn share_with(&self, peers: Arc<dyn Peers>) {
         let _ = self.peers.set(peers);
+        self.set_active(self.is_active());
+    }
+
+    /// Says to the others whether they may leave clients to us.
+    fn set_active(&self, active: bool) {
+        if let Some(peers) = self.peers.get() {
+            peers.set_active(active);
+        }
     }
 
     /// Lets all listening sockets go at once: no client is taken from the kernel's queues any more, because others hold
     /// the sockets and take them. Acceptors end with [`AcceptError::Closed`], connections go on.
     pub fn leave(&self) {
+        self.set_active(false);
         for socket in self.all() {
             socket.leave();
         }
@@ -109,6 +129,7 @@ impl Sockets {
     /// [`AcceptError::Closed`]. Sockets that were never activated, and those that were [left](Sockets::leave), take
     /// nobody.
     pub fn close(&self) {
+        self.set_active(false);
         for socket in self.all() {
             socket.close();
         }
@@ -134,6 +155,7 @@ mod tests {
             bind: Bind::Tcp { address: "127.0.0.1:0".parse().unwrap(), only_v6: false },
             tls: Vec::new(),
             http2: true,
+            sharing: Default::default(),
             limits: model::Limits::default(),
             timeouts: model::ClientTimeouts::default(),
         }
@@ -385,6 +407,93 @@ mod tests {
         let late = apply(&sockets, &[tcp("http"), tcp("late")]).added.remove(0);
         let _client = Connector::connect(&address(&late)).await.unwrap();
         late.accept().await.unwrap();
+    }
+
+    #[derive(Debug)]
+    struct Board(Arc<[std::sync::atomic::AtomicBool]>, u32);
+
+    impl Peers for Board {
+        fn opened(&self) {}
+
+        fn closed(&self) {}
+
+        fn share(&self) -> Share {
+            Share::default()
+        }
+
+        fn set_active(&self, active: bool) {
+            self.0[self.1 as usize].store(active, Ordering::Relaxed);
+        }
+
+        fn is_active(&self, slot: u32) -> bool {
+            self.0[slot as usize].load(Ordering::Relaxed)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn with_a_socket_per_instance_nobody_who_waits_for_one_that_leaves_or_dies_is_lost() {
+        let listeners = [model::Listener { sharing: model::Sharing::ReusePort, ..tcp("http") }];
+        let bound = Bound::default();
+        bound.reserve_slots(4);
+        bound.steer(&[1, 2, 3]).unwrap();
+        bound.commit(bound.prepare(&listeners, &mut Given::default()).unwrap());
+        let to = Address::Tcp(bound.addresses()[0].1.parse().unwrap());
+        let active: Arc<[_]> = (0..5).map(|_| std::sync::atomic::AtomicBool::new(false)).collect();
+        let instance = |slot| {
+            let mut given = Given::for_slot(slot);
+            for Passable { listener, slot, descriptor } in bound.descriptors().unwrap() {
+                given.add(&listener, slot, descriptor);
+            }
+            let sockets = Sockets::default();
+            sockets.share_with(Arc::new(Board(active.clone(), slot)));
+            sockets.commit(sockets.prepare(&listeners, &Certificates::default(), &mut given).unwrap());
+            sockets
+        };
+        let [stays, leaves, dies] = [1, 2, 3].map(instance);
+        assert_eq!(stays.descriptors().unwrap().len(), 4);
+        let mut clients = Vec::new();
+        for _ in 0..150 {
+            clients.push(Connector::connect(&to).await.unwrap());
+        }
+        // One is killed, and one is to leave: first they are taken out, then the one that leaves is told.
+        bound.steer(&[1]).unwrap();
+        active[3].store(false, Ordering::Relaxed);
+        drop(dies);
+        let leaving = leaves.socket("http").unwrap();
+        leaves.leave();
+        leaves.close();
+        assert!(leaves.descriptors().unwrap().is_empty());
+        for _ in 0..10 {
+            clients.push(Connector::connect(&to).await.unwrap());
+        }
+        let mut left = 0;
+        while leaving.accept().await.is_ok() {
+            left += 1;
+        }
+        let staying = stays.socket("http").unwrap();
+        let swept = staying.sweep().len();
+        let mut own = 0;
+        while let Some(accepted) = staying.accept().now_or_never() {
+            accepted.unwrap();
+            own += 1;
+        }
+        assert_eq!(left + swept + own, 160, "{left} {swept} {own}");
+        assert!(left > 10 && swept > 10 && own > 20, "{left} {swept} {own}");
+        assert!(staying.sweep().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_site_of_one_process_has_one_socket_whatever_the_sharing() {
+        let listener = model::Listener { sharing: model::Sharing::ReusePort, ..tcp("http") };
+        let sockets = Sockets::default();
+        let socket = apply(&sockets, std::slice::from_ref(&listener)).added.remove(0);
+        assert!(socket.listener().unwrap().group().is_none());
+        let bound = Bound::default();
+        bound.commit(bound.prepare(&[listener], &mut Given::default()).unwrap());
+        assert_eq!(bound.descriptors().unwrap().len(), 1);
+        bound.reserve_slots(3);
+        let errors = bound.prepare(&[tcp("http")], &mut Given::default()).unwrap_err();
+        assert!(matches!(errors[..], [BindError { error: BindErrorKind::Sharing, .. }]));
     }
 
     /// A socket table that shares the listening sockets of another, as another process would.

@@ -10,7 +10,7 @@ use super::given::Given;
 use super::plan::{self, Place, Source};
 use super::{Socket, Sockets};
 use crate::engine::Settings;
-use crate::net::{self, BoundSocket};
+use crate::net::{self, BoundSocket, ReusePortGroup};
 use crate::tls::{Certificates, TlsError};
 
 /// Sockets that are open but not in the table yet. Dropped, it closes those it has opened.
@@ -68,6 +68,11 @@ pub enum BindErrorKind {
     /// A socket was given for it that is not of its address.
     #[error("the socket that was handed to this process for it cannot be used: {0}")]
     Unfit(io::Error),
+    /// It would have to be bound anew, which it cannot while it listens.
+    #[error(
+        "sharing cannot change while the address stays the same: give it another address, or start the site anew"
+    )]
+    Sharing,
     /// This process does not bind, and nothing was given.
     #[error("no socket was handed to this process for it")]
     NotGiven,
@@ -205,6 +210,19 @@ fn open_here(
     running: Option<Arc<net::Listener>>,
     given: &mut Given,
 ) -> Result<Arc<net::Listener>, BindErrorKind> {
+    let slot = given.own_slot();
+    if slot > 0 && given.has(&listener.name, slot) {
+        let group = given.take_slots(&listener.name);
+        let own = group.get(slot as usize - 1);
+        if let Some(running) =
+            running.filter(|running| own.is_some_and(|own| running.socket().is_same_socket(own)))
+        {
+            return Ok(running);
+        }
+        let opened = ReusePortGroup::from_descriptors(group, &listener.bind)
+            .and_then(|group| net::Listener::in_group(Arc::new(group), slot));
+        return opened.map(Arc::new).map_err(BindErrorKind::Unfit);
+    }
     match open(listener, running.as_deref().map(net::Listener::socket), given)? {
         Opened::Running => running.ok_or(BindErrorKind::NotGiven),
         Opened::Given { socket, .. } => {
@@ -251,7 +269,7 @@ pub(super) fn open(
 }
 
 /// What the kernel is asked for; it takes no more than `net.core.somaxconn`.
-const BACKLOG: u32 = 4096;
+pub(super) const BACKLOG: u32 = 4096;
 
 fn same_settings(one: &Settings, other: &Settings) -> bool {
     let same_tls = match (&one.tls, &other.tls) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use playhouse_config::model::Bind;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::fairness::{Peers, Turns};
 use super::gate::Gate;
@@ -15,7 +16,8 @@ use super::handoff::{CAPACITY, Handoff};
 use super::{Accepted, Connections, TicketId};
 use crate::engine::Settings;
 use crate::epoch::Owner;
-use crate::net::{self, is_exhausted};
+use crate::exchange::Peer;
+use crate::net::{self, Stream, is_exhausted};
 
 /// One listening socket: accepted streams go through its bounded hand-off queue, so that neither the end of an acceptor
 /// nor that of a connection which has not begun loses a client.
@@ -36,6 +38,8 @@ pub struct Socket {
     gate: Arc<Gate>,
     /// [`OPEN`], [`LEFT`] or [`CLOSED`], in this order.
     state: AtomicU8,
+    /// Until when clients may still come to a slot that is taken out of its group.
+    handshakes: OnceLock<Instant>,
     stopping: Notify,
     closing: Notify,
     accepted: AtomicU64,
@@ -95,6 +99,7 @@ impl Socket {
             turns: Turns::default(),
             gate,
             state: AtomicU8::new(OPEN),
+            handshakes: OnceLock::new(),
             stopping: Notify::new(),
             closing: Notify::new(),
             accepted: AtomicU64::new(0),
@@ -122,11 +127,7 @@ impl Socket {
         let accepted = loop {
             tokio::select! {
                 biased;
-                () = self.stopped() => match self.state.load(Ordering::Acquire) {
-                    // The clients that the kernel has already answered are not to be reset.
-                    CLOSED => break listener.accept_now().transpose().ok_or_else(|| self.gone())?,
-                    _ => return Err(self.gone()),
-                },
+                () = self.stopped() => break self.last(&listener).await.ok_or_else(|| self.gone())?,
                 ready = listener.readable() => if let Err(error) = ready {
                     break Err(error);
                 }
@@ -134,8 +135,8 @@ impl Socket {
             // A runtime's thread is everybody's, however many wait here.
             tokio::task::coop::consume_budget().await;
             let waited = match self.connections.peers() {
-                Some(peers) => self.turns.wait(&**peers).await,
-                None => false,
+                Some(peers) if listener.group().is_none() => self.turns.wait(&**peers).await,
+                _ => false,
             };
             if waited && self.state.load(Ordering::Acquire) != OPEN {
                 continue;
@@ -148,12 +149,7 @@ impl Socket {
         };
         // From the accept to the push there must be no await.
         match accepted {
-            Ok((stream, peer)) => {
-                self.accepted.fetch_add(1, Ordering::Relaxed);
-                let local = listener.local_of(&stream);
-                let lease = self.connections.lease();
-                Ok(self.handoff.push(Accepted { stream, peer, local, lease }))
-            }
+            Ok((stream, peer)) => Ok(self.push(&listener, stream, peer)),
             Err(error) => {
                 self.errors.fetch_add(1, Ordering::Relaxed);
                 Err(if is_exhausted(&error) {
@@ -163,6 +159,63 @@ impl Socket {
                 })
             }
         }
+    }
+
+    /// What an acceptor that is to stop still takes; `None` is nothing more.
+    async fn last(&self, listener: &net::Listener) -> Option<io::Result<(Stream, Peer)>> {
+        if let Some(until) = self.handshakes.get().filter(|_| listener.group().is_some()) {
+            // Nobody else takes from this slot as long as we are there.
+            while Instant::now() < *until {
+                tokio::select! {
+                    biased;
+                    ready = listener.readable() => if let Err(error) = ready {
+                        return Some(Err(error));
+                    },
+                    () = tokio::time::sleep_until(*until) => {}
+                }
+                if let Some(accepted) = listener.try_accept().transpose() {
+                    return Some(accepted);
+                }
+            }
+        } else if self.state.load(Ordering::Acquire) != CLOSED {
+            return None;
+        }
+        // The clients that the kernel has already answered are not to be reset.
+        listener.accept_now().transpose()
+    }
+
+    /// Takes the clients that wait for slots whose process is gone, where each instance has a socket of its own. Never
+    /// many at once.
+    pub fn sweep(&self) -> Vec<TicketId> {
+        let mut tickets = Vec::new();
+        let (listener, peers) = (self.listener.load(), self.connections.peers());
+        let (Some(listener), Some(peers)) = (&*listener, peers) else { return tickets };
+        let Some((group, own)) = listener.group() else { return tickets };
+        if !self.gate.is_open() || self.state.load(Ordering::Acquire) != OPEN {
+            return tickets;
+        }
+        let abandoned =
+            group.sockets().map(|(slot, _)| slot).filter(|slot| *slot != own && !peers.is_active(*slot));
+        for slot in abandoned {
+            while tickets.len() < SWEPT && self.handoff.len() < CAPACITY && self.connections.has_room() {
+                match listener.accept_of_slot(slot) {
+                    Ok(Some((stream, peer))) => tickets.push(self.push(listener, stream, peer)),
+                    Ok(None) => break,
+                    Err(_) => {
+                        self.errors.fetch_add(1, Ordering::Relaxed);
+                        break;
+                    }
+                }
+            }
+        }
+        tickets
+    }
+
+    fn push(&self, listener: &net::Listener, stream: Stream, peer: Peer) -> TicketId {
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+        let local = listener.local_of(&stream);
+        let lease = self.connections.lease();
+        self.handoff.push(Accepted { stream, peer, local, lease })
     }
 
     /// Takes an accepted stream; `None` when it has been taken already.
@@ -192,9 +245,23 @@ impl Socket {
 
     /// Stops accepting for good, and lets the socket go at once: what the kernel has queued is for the others that hold
     /// it. Connections go on, and what waits in the hand-off queue can still be taken.
+    ///
+    /// A socket that is this instance's alone is emptied first, for as long as handshakes may still end at it.
     pub fn leave(&self) {
+        let own =
+            self.gate.is_open() && self.listener.load().as_ref().is_some_and(|own| own.group().is_some());
+        if own {
+            self.handshakes.get_or_init(|| Instant::now() + HANDSHAKES);
+        }
         self.stop(LEFT);
-        self.listener.store(None);
+        if !own {
+            self.listener.store(None);
+        }
+    }
+
+    /// Whether it was left.
+    pub(super) fn is_left(&self) -> bool {
+        self.state.load(Ordering::Acquire) == LEFT || self.handshakes.get().is_some()
     }
 
     fn stop(&self, state: u8) {
@@ -305,6 +372,11 @@ impl Socket {
         }
     }
 }
+
+/// A round trip and a lost packet or two: acceptors are given two seconds to end.
+const HANDSHAKES: Duration = Duration::from_secs(1);
+/// Clients of other slots that are taken in one go, so that those of our own are not kept waiting.
+const SWEPT: usize = 64;
 
 const OPEN: u8 = 0;
 /// The listening socket is no longer ours; connections go on.
