@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use playhouse_config::model;
 use playhouse_protocol::control::{SiteText, State, ToController, ToInstance};
@@ -57,7 +58,8 @@ pub async fn run(
     let (directory, slot) = (identity.directory.clone(), identity.slot);
     let conversation = Conversation::begin(identity, link)?;
     let result = live(&conversation, options, terminated).await;
-    conversation.flushed().await;
+    // A controller that does not read holds nobody up.
+    let _ = tokio::time::timeout(FAREWELL, conversation.flushed()).await;
     conversation.end();
     // What outlives the tables by an accident of who holds them last.
     let _ = std::fs::remove_file(files::admin_path(&directory, slot));
@@ -186,3 +188,6 @@ pub(super) async fn parse(text: &SiteText, name: &str) -> Result<model::Site, Re
     }
     Ok(site)
 }
+
+/// For the kernel to take the last words.
+const FAREWELL: Duration = Duration::from_secs(1);
