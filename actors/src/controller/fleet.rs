@@ -277,18 +277,19 @@ impl Fleet {
         self.revision.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Puts a configuration into force: whoever keeps an instance sends it there.
+    /// Puts a configuration into force, with what `commit` does for it: whoever keeps an instance sends it there.
     ///
     /// # Errors
     /// It cannot be written down; then nothing has changed.
-    pub(super) fn put_into_force(&self, in_force: InForce) -> io::Result<()> {
+    pub(super) fn put_into_force<T>(&self, in_force: InForce, commit: impl FnOnce() -> T) -> io::Result<T> {
         self.remember(|memo| memo.site = Some(in_force.text.clone()))?;
+        let committed = commit();
         self.in_force.store(Arc::new(in_force));
         self.want_so_many(self.wanted());
         self.scaler.wake();
         self.members().iter().for_each(|member| member.changed().notify_one());
         self.notify();
-        Ok(())
+        Ok(committed)
     }
 
     /// All instances that there are now are to be replaced, one by one.

@@ -146,7 +146,7 @@ impl Keeper {
         let (fleet, member) = (&self.fleet, &self.member);
         let in_force = fleet.in_force();
         let state = member.state();
-        if matches!(state, State::Draining | State::Gone) || fleet.is_stopping() {
+        if matches!(state, State::Draining | State::Gone) || fleet.is_stopping() || member.is_on_trial() {
             return;
         }
         if member.sent() != in_force.text.revision {

@@ -30,6 +30,20 @@ pub struct Member {
     changed: Notify,
     /// Not to be activated yet: its controller does not run the site yet.
     held: AtomicBool,
+    /// A configuration is tried on it that is not in force.
+    on_trial: AtomicBool,
+}
+
+/// While it lives, an instance has a configuration that is tried on it. Dropped, its keeper sees to it that it has the
+/// one that is in force.
+#[derive(Debug)]
+pub(super) struct Trial(Arc<Member>);
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        self.0.on_trial.store(false, Ordering::Release);
+        self.0.changed.notify_one();
+    }
 }
 
 /// Both directions while there is a link; the second also in the hands of the keeper that reads.
@@ -103,6 +117,7 @@ impl Member {
             answered: watch::Sender::new(Answered { revision, ..Answered::default() }),
             changed: Notify::new(),
             held: AtomicBool::new(false),
+            on_trial: AtomicBool::new(false),
         }
     }
 
@@ -330,6 +345,16 @@ impl Member {
     pub fn hold(&self, held: bool) {
         self.held.store(held, Ordering::Release);
         self.changed.notify_one();
+    }
+
+    /// Lets a configuration be tried on it.
+    pub(super) fn begin_trial(self: &Arc<Self>) -> Trial {
+        self.on_trial.store(true, Ordering::Release);
+        Trial(self.clone())
+    }
+
+    pub(super) fn is_on_trial(&self) -> bool {
+        self.on_trial.load(Ordering::Acquire)
     }
 
     /// Notified when something has to be sent.

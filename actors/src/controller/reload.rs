@@ -50,21 +50,30 @@ impl Reloader {
         let admin = self.controller.prepare_admin(&site)?;
 
         // One instance first: what only shows where it is put into force stops here.
-        if let Some(canary) = self.canary() {
+        let trial = loop {
+            let Some(canary) = self.canary() else { break None };
+            let trial = canary.begin_trial();
             let sockets = prepared.descriptors().map_err(ReloadError::StateDir)?;
-            if let Err(error) = try_on(&canary, fleet, &text, sockets).await {
-                // Its keeper leads it back to what is in force, should it have got further than it could say.
-                canary.note_sent(0);
-                canary.changed().notify_one();
-                return Err(error);
+            match try_on(&canary, fleet, &text, sockets).await {
+                Ok(Tried::InForce) => break Some(trial),
+                // Soon its keeper knows too, and another is there to be asked, or none.
+                Ok(Tried::Gone) => tokio::time::sleep(AGAIN).await,
+                Err(error) => {
+                    // It may have got further than it could say: it is to be told again what is in force.
+                    canary.note_sent(0);
+                    return Err(error);
+                }
             }
-        }
+        };
         let threads = before.site.threads != site.threads;
         let revision = text.revision;
         let in_force = InForce::new(text, site).ok_or(ReloadError::NeedsRestart("instances"))?;
-        fleet.put_into_force(in_force).map_err(ReloadError::StateDir)?;
-        let changes = fleet.bound().commit(prepared);
-        self.controller.commit_admin(admin);
+        let commit = || {
+            self.controller.commit_admin(admin);
+            fleet.bound().commit(prepared)
+        };
+        let changes = fleet.put_into_force(in_force, commit).map_err(ReloadError::StateDir)?;
+        drop(trial);
         if threads {
             fleet.roll().map_err(ReloadError::StateDir)?;
         }
@@ -105,9 +114,11 @@ async fn try_on(
     fleet: &super::Fleet,
     text: &SiteText,
     sockets: Vec<Passable>,
-) -> Result<(), ReloadError> {
+) -> Result<Tried, ReloadError> {
     let mut answered = canary.answered();
-    fleet.configure(canary, text, sockets).map_err(ReloadError::StateDir)?;
+    if fleet.configure(canary, text, sockets).is_err() && canary.process().has_ended() {
+        return Ok(Tried::Gone);
+    }
     let done = answered.wait_for(|answered| {
         answered.gone
             || answered.revision == text.revision
@@ -119,9 +130,17 @@ async fn try_on(
     };
     match answer.refused {
         Some((refused, error)) if refused == text.revision => Err(ReloadError::Refused(error)),
-        _ if answer.revision == text.revision => Ok(()),
-        _ => Err(ReloadError::NoAnswer),
+        _ if answer.revision == text.revision => Ok(Tried::InForce),
+        _ => Ok(Tried::Gone),
     }
+}
+
+/// What has become of a trial.
+enum Tried {
+    /// It went well.
+    InForce,
+    /// The instance has ended meanwhile, which says nothing.
+    Gone,
 }
 
 /// Reads a site file: what it means, and its text for the instances.
@@ -192,3 +211,4 @@ impl Actor for Reloader {
 
 const NAME: &str = "reload";
 const DEADLINE: Duration = Duration::from_secs(30);
+const AGAIN: Duration = Duration::from_millis(10);
