@@ -1,5 +1,6 @@
 //! An instance: a site's tables, the tree of actors over them, and its life from the first bind to the last answer.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use playhouse_serve::random::Random;
 use playhouse_serve::router::route::RouteError;
 use playhouse_serve::shared::Shared;
 use playhouse_serve::site::Handlers;
-use playhouse_serve::sockets::{BindError, Given, Prepared, Sockets};
+use playhouse_serve::sockets::{BindError, Given, Passable, Prepared, Sockets};
 use playhouse_serve::tls::Certificates as CertificateTable;
 use ractor::{ActorCell, SpawnErr};
 use tokio::time::Instant;
@@ -29,6 +30,7 @@ use crate::connection::Admission;
 use crate::control::{Conversation, InstanceLink};
 use crate::metrics::{Metrics, Samples};
 use crate::reload::{Reload, ReloadError, Reloaded, Reloader, Running};
+use crate::service_manager::{Listening, Notifier, ServiceManager, Serviced};
 use crate::state_dir::{StateDir, StateDirError};
 use crate::supervision::{
     self, ChildSpec, EventKind, Intensity, Seat, Shutdown, Strategy, Supervisor, Tree, Watchdog,
@@ -71,6 +73,8 @@ pub struct Options {
     pub conversation: Option<Arc<Conversation>>,
     /// Seeds all randomness; `None` takes a seed from the operating system.
     pub seed: Option<u64>,
+    /// Who is told how the site is.
+    pub service_manager: Option<Arc<ServiceManager>>,
 }
 
 impl std::fmt::Debug for Options {
@@ -190,6 +194,9 @@ impl Instance {
     pub async fn stop(&self) {
         if !self.stopping.swap(true, Ordering::AcqRel) {
             self.tree.events().emit(EventKind::Lifecycle, self.tree.root().path(), "draining");
+            if let Some(manager) = &self.options.service_manager {
+                manager.stopping();
+            }
             self.site.sockets.close();
             self.tree.root().request_stop();
         }
@@ -414,6 +421,8 @@ impl Instance {
             let link = move || InstanceLink::new(instance.clone(), conversation.clone());
             ChildSpec::new(CONTROL, link).stall_after(STALL)
         });
+        let manager = self.options.service_manager.as_ref();
+        let notifier = manager.map(|manager| Notifier::spec(manager, self.clone()));
         let children = vec![
             ChildSpec::new("access-log", move || AccessLog::new(for_log.clone())).stall_after(STALL),
             ChildSpec::new("metrics", move || Metrics::new(samples.clone())).stall_after(STALL),
@@ -438,7 +447,7 @@ impl Instance {
             .stall_after(STALL),
             ChildSpec::new(RELOADER, move || Reloader::new(for_reload.clone())).stall_after(RELOAD_DEADLINE),
         ];
-        control.into_iter().chain(children).collect()
+        notifier.into_iter().chain(control).chain(children).collect()
     }
 
     /// The parent of the shards that the site's own listeners give their connections to.
@@ -464,6 +473,41 @@ impl Instance {
         connections: Arc<Seat>,
     ) -> ChildSpec {
         Acceptor::spec(socket, self.site.clone(), Admission::Anyone, connections)
+    }
+}
+
+impl Serviced for Instance {
+    fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    fn is_ready(&self) -> bool {
+        self.is_ready()
+    }
+
+    fn line(&self) -> String {
+        let addresses = self.addresses();
+        let listeners: Vec<_> =
+            addresses.iter().map(|(name, address)| format!("{name} at {address}")).collect();
+        match self.connections() {
+            open if self.is_stopping() => format!("draining, {open} connections are open"),
+            _ if !self.is_ready() => "a part is not up".to_owned(),
+            _ => format!("serving {}", listeners.join(", ")),
+        }
+    }
+
+    fn listening(&self) -> Vec<Listening> {
+        self.addresses()
+    }
+
+    fn descriptors(&self) -> io::Result<Vec<Passable>> {
+        let sockets = self.site.sockets.all();
+        let open = sockets.iter().filter_map(|socket| Some((socket.name(), socket.listener()?)));
+        let duplicate = |(name, listener): (&Arc<str>, Arc<playhouse_serve::net::Listener>)| {
+            let descriptor = listener.try_clone_descriptor()?;
+            Ok(Passable { listener: name.clone(), slot: 0, descriptor })
+        };
+        open.map(duplicate).collect()
     }
 }
 

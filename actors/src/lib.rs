@@ -18,6 +18,7 @@ pub mod instance;
 mod metrics;
 mod pool;
 pub mod reload;
+pub mod service_manager;
 mod shard;
 pub mod state_dir;
 pub mod supervision;

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::admin::{self, Administered};
 use crate::instance::{Instance, LISTENERS, UPSTREAMS};
+use crate::service_manager::ServiceManager;
 use crate::supervision::{Actor, AskError, ChildSpec, Context, Failure, Seat, Supervisor};
 use crate::{supervision, upstreams};
 
@@ -248,6 +249,8 @@ impl Actor for Reloader {
     }
 
     async fn handle(&mut self, (reload, answer): Self::Message, _: &Context) -> Result<(), Failure> {
+        let manager = self.instance.options().service_manager.as_ref();
+        let _reloading = manager.map(ServiceManager::reloading);
         let result = self.reload(reload).await;
         let _ = answer.send(result);
         Ok(())

@@ -4,6 +4,7 @@ mod activation;
 mod admin;
 mod check;
 mod echo;
+mod init;
 mod instance;
 mod kill;
 mod output;
@@ -65,7 +66,10 @@ pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let output = Output::new(arguments.json);
     let result = match arguments.command {
-        Command::Run(command) => command.execute(output),
+        Command::Run(command) => match command.execute(output) {
+            Ok(status) => return status,
+            Err(error) => Err(error),
+        },
         Command::Check(command) => command.execute(output),
         Command::Status(command) => command.execute(output),
         Command::Tree(command) => command.execute(output),
@@ -104,7 +108,7 @@ mod tests {
             let heading = format!("## playhouse {}\n", command.get_name());
             let (_, section) = PAGE.split_once(&heading).unwrap_or_else(|| panic!("no {heading}"));
             let section = section.split("\n## ").next().unwrap_or_default();
-            for argument in command.get_arguments() {
+            for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
                 match argument.get_long() {
                     Some("help" | "version" | "json") => {}
                     Some(long) => {

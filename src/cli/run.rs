@@ -1,23 +1,28 @@
 //! `playhouse run`, and what the quick modes have in common with it.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use std::{panic, process, thread};
+use std::{panic, thread};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use playhouse::config::model::{LogDestination, Site};
-use playhouse::{Controller, Exit, Handlers, Instance, Options, ReloadError, Reloaded, config, state_dir};
+use playhouse::{
+    Controller, Exit, Handlers, Instance, Options, ReloadError, Reloaded, ServiceManager, config, state_dir,
+};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use super::activation;
+use super::init::Init;
 use super::output::{Output, no_colour, safe};
 
 /// Run a site until it is stopped.
@@ -32,10 +37,42 @@ pub(super) struct Run {
     /// Where the admin socket and the lock are, in place of the site file's state_dir
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
+    /// Run it as a child that is started again when it is killed, and reap orphans; process 1 does so by itself
+    #[arg(long)]
+    init: bool,
+    /// The child of the init whose place this one takes
+    #[arg(long, value_name = "PID", hide = true, requires = "init")]
+    controller: Option<i32>,
 }
 
 impl Run {
-    pub(super) fn execute(self, output: Output) -> anyhow::Result<()> {
+    pub(super) fn execute(self, output: Output) -> anyhow::Result<ExitCode> {
+        if self.init || process::id() == 1 {
+            return self.init(output);
+        }
+        self.run(output).map(|()| ExitCode::SUCCESS)
+    }
+
+    /// As the parent of the process that runs the site.
+    fn init(self, output: Output) -> anyhow::Result<ExitCode> {
+        log_to_standard_error();
+        let mut arguments: Vec<OsString> = vec!["run".into(), self.site.clone().into()];
+        if let Some(directory) = &self.state_dir {
+            arguments.extend(["--state-dir".into(), directory.clone().into()]);
+        }
+        if output.is_json() {
+            arguments.push("--json".into());
+        }
+        // Of a file that is not valid the child says what is wrong with it.
+        let state_dir = self.state_dir.or_else(|| match config::load(&self.site) {
+            Ok(site) => site.state_dir.or_else(|| state_dir::default_for(&site.name).ok()),
+            Err(_) => state_dir::from_environment(),
+        });
+        let init = Init { arguments, state_dir, controller: self.controller };
+        init.run().map(ExitCode::from)
+    }
+
+    fn run(self, output: Output) -> anyhow::Result<()> {
         let site_file = std::path::absolute(&self.site).context("the site file's path")?;
         let site = match config::load(&self.site) {
             Ok(site) if site.instances.is_some() => {
@@ -93,6 +130,7 @@ pub(super) fn start(site: Site, start: Start, output: Output) -> anyhow::Result<
         site_file: start.site_file,
         handlers: start.handlers,
         build: env!("CARGO_PKG_VERSION").to_owned(),
+        service_manager: ServiceManager::from_environment(),
         ..Options::default()
     };
     let runtime = runtime(&site)?;
@@ -125,7 +163,7 @@ fn control(site_file: &Path, state_dir: PathBuf, output: Output) -> anyhow::Resu
         given,
         build: env!("CARGO_PKG_VERSION").to_owned(),
         handlers: super::echo::handlers(),
-        ..Default::default()
+        service_manager: ServiceManager::from_environment(),
     };
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {

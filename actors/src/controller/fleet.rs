@@ -27,6 +27,7 @@ use super::tickets::TicketHolder;
 use crate::control;
 use crate::control::link::Link;
 use crate::control::process::Process;
+use crate::service_manager;
 use crate::supervision::{EventKind, Tree};
 
 /// The configuration in force.
@@ -367,6 +368,9 @@ impl Fleet {
             .stdin(Stdio::from(theirs))
             // What a terminal sends to its foreground group is for the controller alone.
             .process_group(0);
+        for variable in service_manager::own_variables() {
+            command.env_remove(variable);
+        }
         let child = command.spawn()?;
         // Until it is reaped its number is its own, so this is about no other process.
         let process = Process::of_child(&child)?;

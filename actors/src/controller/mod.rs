@@ -24,6 +24,7 @@ mod simulation;
 mod steward;
 pub mod tickets;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +35,7 @@ use playhouse_protocol::control::{Hello, SiteText, State, VERSION};
 use playhouse_serve::random::Random;
 use playhouse_serve::shared::Board;
 use playhouse_serve::site::Handlers;
-use playhouse_serve::sockets::{Bound, Given, Prepared, Sockets};
+use playhouse_serve::sockets::{Bound, Given, Passable, Prepared, Sockets};
 use playhouse_serve::tls::Certificates;
 use ractor::{ActorCell, SpawnErr};
 use tokio::time::Instant;
@@ -49,6 +50,7 @@ use crate::admin;
 use crate::control::{board_path, process, record};
 use crate::instance::{Exit, StartError};
 use crate::reload::{ReloadError, Reloaded};
+use crate::service_manager::{Listening, Notifier, ServiceManager, Serviced};
 use crate::state_dir::StateDir;
 use crate::supervision::{self, ChildSpec, EventKind, Intensity, Seat, Strategy, Supervisor, Tree, Watchdog};
 
@@ -76,6 +78,8 @@ pub struct Options {
     pub handlers: Handlers,
     /// Listening sockets that were inherited from whoever has started this process.
     pub given: Given,
+    /// Who is told how the site is.
+    pub service_manager: Option<Arc<ServiceManager>>,
 }
 
 impl std::fmt::Debug for Options {
@@ -161,6 +165,9 @@ impl Controller {
         let bound = Bound::default();
         let prepared = bound.prepare(&site.listeners, &mut given).map_err(ReloadError::from)?;
         bound.commit(prepared);
+        for name in given.unused() {
+            tracing::warn!(name, "a socket that was passed on is no listener's, and is closed");
+        }
         let accounts = Accounts::open(&directory).map_err(ReloadError::StateDir)?;
         let board = Board::open_or_create(&board_path(&directory)).map_err(ReloadError::StateDir)?;
         memo.write(&directory).map_err(ReloadError::StateDir)?;
@@ -241,6 +248,9 @@ impl Controller {
     pub async fn stop(&self) {
         if self.fleet.begin_stop() {
             self.tree.events().emit(EventKind::Lifecycle, self.tree.root().path(), "draining");
+            if let Some(manager) = &self.options.service_manager {
+                manager.stopping();
+            }
             // From here on only instances hold the sockets, and each empties the queue before it lets go.
             self.fleet.bound().close();
             for member in self.fleet.members() {
@@ -327,7 +337,10 @@ impl Controller {
     fn children(self: &Arc<Self>) -> Vec<ChildSpec> {
         let fleet = self.fleet.clone();
         let for_instances = fleet.clone();
-        vec![
+        let manager = self.options.service_manager.as_ref();
+        let mut children: Vec<_> =
+            manager.map(|manager| Notifier::spec(manager, self.clone())).into_iter().collect();
+        children.extend([
             ChildSpec::new(INSTANCES, move || {
                 let fleet = for_instances.clone();
                 Supervisor::new(Strategy::OneForOne, Intensity::default(), move || {
@@ -343,7 +356,45 @@ impl Controller {
                     .stall_after(STALL)
             },
             reload::Reloader::spec(self),
-        ]
+        ]);
+        children
+    }
+}
+
+impl Serviced for Controller {
+    fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    fn is_ready(&self) -> bool {
+        self.is_ready()
+    }
+
+    fn essential(&self) -> Vec<Arc<Seat>> {
+        self.tree.root().find_child(steward::NAME).into_iter().collect()
+    }
+
+    fn line(&self) -> String {
+        let views = self.fleet.views();
+        let active = views.iter().filter(|view| view.state == State::Active && !view.stuck).count();
+        if self.fleet.is_stopping() {
+            return format!("draining, {} instances are there", views.len());
+        }
+        let report = self.fleet.start_report();
+        let trouble = report.last_failure.map(|cause| format!("; an instance does not start: {cause}"));
+        let (wanted, trouble) = (self.fleet.wanted(), trouble.unwrap_or_default());
+        format!(
+            "{active} of {wanted} instances serve, revision {}{trouble}",
+            self.fleet.in_force().text.revision
+        )
+    }
+
+    fn listening(&self) -> Vec<Listening> {
+        self.addresses()
+    }
+
+    fn descriptors(&self) -> io::Result<Vec<Passable>> {
+        self.fleet.bound().descriptors()
     }
 }
 

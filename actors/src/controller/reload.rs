@@ -18,6 +18,7 @@ use super::fleet::InForce;
 use super::member::Member;
 use crate::admin;
 use crate::reload::{ReloadError, Reloaded};
+use crate::service_manager::ServiceManager;
 use crate::supervision::{Actor, ChildSpec, Context, EventKind, Failure};
 
 /// Reloads, one at a time. What was not in force when it is killed never will be; what was, goes on to all instances by
@@ -202,6 +203,8 @@ impl Actor for Reloader {
     const KIND: &'static str = "reload";
 
     async fn handle(&mut self, (path, answer): Self::Message, _: &Context) -> Result<(), Failure> {
+        let manager = self.controller.options().service_manager.as_ref();
+        let _reloading = manager.map(ServiceManager::reloading);
         let result = self.reload(path).await;
         // Who asked may have given up.
         let _ = answer.send(result);

@@ -19,7 +19,7 @@ impl Steward {
     /// The child of the controller's root.
     pub fn spec(fleet: &Arc<Fleet>) -> ChildSpec {
         let fleet = fleet.clone();
-        ChildSpec::new("steward", move || Steward { fleet: fleet.clone() }).stall_after(STALL)
+        ChildSpec::new(NAME, move || Steward { fleet: fleet.clone() }).stall_after(STALL)
     }
 
     fn start_one(&self) {
@@ -87,6 +87,8 @@ impl Actor for Steward {
     }
 }
 
+/// Its place in the tree.
+pub(super) const NAME: &str = "steward";
 /// A look without a cause, should a cause have been missed.
 const TICK: Duration = Duration::from_millis(500);
 /// Between two looks for a backoff that is nearly over.

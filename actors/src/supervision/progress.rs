@@ -72,10 +72,15 @@ impl Progress {
 
     /// How long it has been without progress although there is work, when that is longer than it may be.
     pub fn stalled(&self, now_ms: u64) -> Option<Duration> {
-        let limit = self.limit()?;
+        let (limit, waiting) = (self.limit()?, self.waiting(now_ms));
+        (waiting > limit).then_some(waiting)
+    }
+
+    /// How long it has been without progress although there is work.
+    pub fn waiting(&self, now_ms: u64) -> Duration {
         let has_work = self.busy.load(Ordering::Relaxed) || self.mailbox() > 0;
-        let without = Duration::from_millis(now_ms.saturating_sub(self.last_ms.load(Ordering::Relaxed)));
-        (has_work && without > limit).then_some(without)
+        let since = if has_work { self.last_ms.load(Ordering::Relaxed) } else { now_ms };
+        Duration::from_millis(now_ms.saturating_sub(since))
     }
 }
 

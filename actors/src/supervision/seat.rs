@@ -298,6 +298,16 @@ impl Seat {
         }
     }
 
+    /// For the root, which has no supervisor to watch it: whether the occupant takes its messages. To be asked again and
+    /// again: each time it is given one, unless it has not taken the last, and may be without progress no longer than
+    /// `patience`.
+    pub(crate) fn answers(&self, patience: Duration) -> bool {
+        if !self.is_occupied() || self.progress.waiting(self.shared.now_ms()) > patience {
+            return false;
+        }
+        self.mailbox() > 0 || self.post(Envelope::Wake).is_ok()
+    }
+
     /// For the root, which has no supervisor: cuts it off while a stall that an operator asked for goes on.
     pub(crate) fn kill_if_stalled_by_fault(&self) {
         if self.signals.is_stalled() {
@@ -374,7 +384,7 @@ impl Seat {
     }
 
     /// How long the occupant has been without progress, when that is longer than it may be.
-    pub(super) fn stalled(&self) -> Option<Duration> {
+    pub(crate) fn stalled(&self) -> Option<Duration> {
         self.progress.stalled(self.shared.now_ms()).filter(|_| self.is_occupied())
     }
 

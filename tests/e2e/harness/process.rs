@@ -24,8 +24,14 @@ impl Process {
     /// Starts `command` with its output kept; `name` is for messages.
     #[track_caller]
     pub fn start(name: &str, command: &mut Command) -> Self {
+        Self::start_reading(name, command, Stdio::null())
+    }
+
+    /// The same, with a standard input of its own.
+    #[track_caller]
+    pub fn start_reading(name: &str, command: &mut Command, stdin: Stdio) -> Self {
         let mut child = command
-            .stdin(Stdio::null())
+            .stdin(stdin)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

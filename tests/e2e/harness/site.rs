@@ -124,7 +124,14 @@ impl Site {
     /// Runs it and returns when it is ready.
     #[track_caller]
     pub fn start(self) -> Running {
-        let mut process = Process::start("playhouse", &mut self.command());
+        let mut command = self.command();
+        self.start_by(&mut command, Stdio::null())
+    }
+
+    /// Runs it by a command of the test's own, which ends in [`Site::command`]'s.
+    #[track_caller]
+    pub fn start_by(self, command: &mut Command, stdin: Stdio) -> Running {
+        let mut process = Process::start_reading("playhouse", command, stdin);
         let admin = Admin::new(self.path("state/admin.sock"));
         eventually_some("the site is ready", || {
             if let Some(status) = process.ended() {
@@ -253,6 +260,11 @@ impl Running {
             pids.sort_by_key(|pid| pid.as_raw_nonzero());
             (active && pids.len() == count).then_some(pids)
         })
+    }
+
+    /// `playhouse run` on the site file, as it was written last.
+    pub fn command(&self) -> Command {
+        self.site().command()
     }
 
     /// Starts to drain (TERM).
