@@ -47,14 +47,34 @@ pub fn base() -> io::Result<PathBuf> {
 /// [`base`] for root.
 pub const ROOTS_BASE: &str = "/run/playhouse";
 
-/// The state directories beneath `base` in which a site answers.
+/// The state directories beneath `base` in which a site answers, if only by instances whose controller is gone.
 pub fn running(base: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(base) else { return Vec::new() };
-    let directories = entries.flatten().map(|entry| entry.path());
-    let mut running: Vec<_> =
-        directories.filter(|directory| UnixStream::connect(directory.join(ADMIN_SOCKET)).is_ok()).collect();
+    let answers = |socket: &Path| UnixStream::connect(socket).is_ok();
+    let is_running = |directory: &PathBuf| {
+        answers(&directory.join(ADMIN_SOCKET))
+            || instance_sockets(directory).iter().any(|(_, socket)| answers(socket))
+    };
+    let mut running: Vec<_> = entries.flatten().map(|entry| entry.path()).filter(is_running).collect();
     running.sort();
     running
+}
+
+/// The places and admin sockets of the instances that have left one in a state directory, by their place. Nobody may be
+/// behind it any more.
+pub fn instance_sockets(directory: &Path) -> Vec<(u32, PathBuf)> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let slot_of = |name: &str| -> Option<u32> {
+        let digits = name.strip_prefix("instance-")?.strip_suffix(".sock")?;
+        // Only as it is written: no sign, no zeros in front.
+        digits.parse().ok().filter(|slot: &u32| *slot > 0 && slot.to_string() == digits)
+    };
+    let mut sockets: Vec<_> = entries
+        .flatten()
+        .filter_map(|entry| Some((slot_of(entry.file_name().to_str()?)?, entry.path())))
+        .collect();
+    sockets.sort();
+    sockets
 }
 
 /// Makes the directory, or makes sure that it is `user`'s own.
@@ -105,5 +125,21 @@ mod tests {
         drop(UnixListener::bind(dir.path().join("gone").join(ADMIN_SOCKET)).unwrap());
         let _alive = UnixListener::bind(dir.path().join("alive").join(ADMIN_SOCKET)).unwrap();
         assert_eq!(running(dir.path()), [dir.path().join("alive")]);
+        // Its controller is gone.
+        let _orphan = UnixListener::bind(dir.path().join("gone/instance-10.sock")).unwrap();
+        assert_eq!(running(dir.path()), [dir.path().join("alive"), dir.path().join("gone")]);
+    }
+
+    #[test]
+    fn instances_are_found_by_their_sockets() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in
+            ["instance-10.sock", "instance-2.sock", "instance-0.sock", "instance-02.sock", "instance-x.sock"]
+        {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        let found = instance_sockets(dir.path());
+        assert_eq!(found.iter().map(|(slot, _)| *slot).collect::<Vec<_>>(), [2, 10]);
+        assert_eq!(found[0].1, dir.path().join("instance-2.sock"));
     }
 }

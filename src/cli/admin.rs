@@ -2,22 +2,29 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use playhouse::state_dir::{self, ADMIN_SOCKET};
 use serde::de::DeserializeOwned;
 
-/// A site's admin interface.
-#[derive(Debug)]
+/// An admin interface.
+#[derive(Clone, Debug)]
 pub(super) struct Admin {
-    directory: PathBuf,
+    socket: PathBuf,
+    deadline: Duration,
 }
 
 impl Admin {
-    pub(super) fn new(directory: PathBuf) -> Self {
-        Admin { directory }
+    /// That of the site with this state directory.
+    pub(super) fn new(directory: &Path) -> Self {
+        Admin { socket: directory.join(ADMIN_SOCKET), deadline: DEADLINE }
+    }
+
+    /// The one at this socket, which is to answer within `deadline`.
+    pub(super) fn at(socket: PathBuf, deadline: Duration) -> Self {
+        Admin { socket, deadline }
     }
 
     /// Asks for a page.
@@ -37,20 +44,23 @@ impl Admin {
 
     /// Whether anybody listens.
     pub(super) fn is_there(&self) -> bool {
-        UnixStream::connect(self.socket()).is_ok()
+        UnixStream::connect(&self.socket).is_ok()
     }
 
-    fn socket(&self) -> PathBuf {
-        self.directory.join(ADMIN_SOCKET)
+    /// Whether nobody listens, for certain: a socket that cannot be reached for another reason is somebody's.
+    pub(super) fn is_absent(&self) -> bool {
+        let absent = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
+        UnixStream::connect(&self.socket).is_err_and(|error| absent.contains(&error.kind()))
     }
 
     /// Why nobody could be asked, and the way out.
     fn absent(&self, error: &io::Error) -> anyhow::Error {
-        let directory = self.directory.display();
+        let directory = self.socket.parent().unwrap_or(Path::new("/"));
+        let beside = directory.parent().map(state_dir::running).unwrap_or_default();
+        let directory = directory.display();
         match error.kind() {
             io::ErrorKind::NotFound => {
-                let running = self.directory.parent().map(state_dir::running).unwrap_or_default();
-                let names: Vec<_> = running.iter().filter_map(|path| path.file_name()).collect();
+                let names: Vec<_> = beside.iter().filter_map(|path| path.file_name()).collect();
                 let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
                 match names.is_empty() {
                     true => anyhow::anyhow!("no site runs with its state in {directory}"),
@@ -68,15 +78,14 @@ impl Admin {
                     "no site runs with its state in {directory} any more; it has left its socket behind"
                 )
             }
-            _ => anyhow::anyhow!("{}: {error}", self.socket().display()),
+            _ => anyhow::anyhow!("{}: {error}", self.socket.display()),
         }
     }
 
     fn ask(&self, method: &str, path: &str, body: &str) -> anyhow::Result<serde_json::Value> {
-        let socket = self.socket();
-        let mut stream = UnixStream::connect(&socket).map_err(|error| self.absent(&error))?;
-        let answer = exchange(&mut stream, method, path, body)
-            .with_context(|| format!("{method} {path} at {}", socket.display()))?;
+        let mut stream = UnixStream::connect(&self.socket).map_err(|error| self.absent(&error))?;
+        let answer = exchange(&mut stream, method, path, body, self.deadline)
+            .with_context(|| format!("{method} {path} at {}", self.socket.display()))?;
         let value: serde_json::Value = serde_json::from_slice(&answer.content).unwrap_or_else(|_| {
             serde_json::Value::String(String::from_utf8_lossy(&answer.content).trim_end().to_owned())
         });
@@ -96,9 +105,15 @@ struct Answer {
 }
 
 /// HTTP/1.0, so that the answer ends with its length or with the connection.
-fn exchange(stream: &mut UnixStream, method: &str, path: &str, body: &str) -> anyhow::Result<Answer> {
-    stream.set_read_timeout(Some(DEADLINE))?;
-    stream.set_write_timeout(Some(DEADLINE))?;
+fn exchange(
+    stream: &mut UnixStream,
+    method: &str,
+    path: &str,
+    body: &str,
+    deadline: Duration,
+) -> anyhow::Result<Answer> {
+    stream.set_read_timeout(Some(deadline))?;
+    stream.set_write_timeout(Some(deadline))?;
     write!(
         stream,
         "{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -106,7 +121,7 @@ fn exchange(stream: &mut UnixStream, method: &str, path: &str, body: &str) -> an
     )?;
     let mut bytes = Vec::new();
     match stream.take(MAX_ANSWER).read_to_end(&mut bytes) {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => bail!("no answer within {DEADLINE:?}"),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => bail!("no answer within {deadline:?}"),
         result => result?,
     };
     parse(bytes)

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::admin::Admin;
 use super::output::{Output, safe};
-use super::target::Target;
+use super::target::{Found, Target};
 
 /// End one actor of a running site, to see what it costs.
 ///
@@ -19,7 +19,8 @@ use super::target::Target;
 pub(super) struct Kill {
     /// The actor, as in `playhouse tree`: instance-1/listeners/http
     path: String,
-    /// stop: ask it to end; kill: end it at once; panic: let it panic; stall=500ms: let it do nothing for so long
+    /// stop: ask it to end; kill: end it at once; panic: let it panic; stall=500ms: let it do nothing for so long; sigkill:
+    /// end the whole process of an instance, or of the controller, by signal 9
     #[arg(long, value_name = "FAULT", default_value = "kill", value_parser = fault)]
     how: String,
     #[command(flatten)]
@@ -29,13 +30,17 @@ pub(super) struct Kill {
 impl Kill {
     pub(super) fn execute(self, output: Output) -> anyhow::Result<()> {
         let request = serde_json::json!({"path": self.path, "how": self.how});
-        let admin = self.target.find()?;
+        let found = self.target.find()?;
+        let admin = match &found {
+            Found::Site(admin) => admin,
+            Found::Orphans(orphans) => orphans.owner(&self.path)?,
+        };
         if output.is_json() {
             return output.json(&admin.post("/v1/kill", &request)?);
         }
         let last = admin.read::<Page>("/v1/status")?.events.last().map_or(0, |event| event.sequence);
         admin.post("/v1/kill", &request)?;
-        let said = self.consequences(&admin, last);
+        let said = self.consequences(admin, last);
         output.text(&format!("{}: {}\n", safe(&self.path), safe(&said)))
     }
 
@@ -86,5 +91,11 @@ const LOOKS: usize = 25;
 const INTERVAL: Duration = Duration::from_millis(20);
 
 fn fault(text: &str) -> Result<String, String> {
-    text.parse::<Fault>().map(|_| text.to_owned())
+    if text == SIGKILL {
+        return Ok(text.to_owned());
+    }
+    text.parse::<Fault>().map(|_| text.to_owned()).map_err(|error| format!("{error}, {SIGKILL}"))
 }
+
+/// Not for an actor, but for a process.
+const SIGKILL: &str = "sigkill";

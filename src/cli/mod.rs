@@ -3,19 +3,23 @@
 mod activation;
 mod admin;
 mod check;
+mod drain;
 mod echo;
 mod init;
 mod instance;
 mod kill;
+mod orphans;
 mod output;
 mod proxy;
 mod reload;
 mod run;
+mod scale;
 mod serve;
 mod status;
 mod stop;
 mod target;
 mod tree;
+mod upgrade;
 
 use std::process::ExitCode;
 
@@ -46,6 +50,9 @@ enum Command {
     Tree(tree::Tree),
     Kill(kill::Kill),
     Reload(reload::Reload),
+    Scale(scale::Scale),
+    Drain(drain::Drain),
+    Upgrade(upgrade::Upgrade),
     Stop(stop::Stop),
     Serve(serve::Serve),
     Proxy(proxy::Proxy),
@@ -75,6 +82,9 @@ pub fn main() -> ExitCode {
         Command::Tree(command) => command.execute(output),
         Command::Kill(command) => command.execute(output),
         Command::Reload(command) => command.execute(output),
+        Command::Scale(command) => command.execute(output),
+        Command::Drain(command) => command.execute(output),
+        Command::Upgrade(command) => command.execute(output),
         Command::Stop(command) => command.execute(output),
         Command::Serve(command) => command.execute(output),
         Command::Proxy(command) => command.execute(output),

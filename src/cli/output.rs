@@ -57,6 +57,12 @@ impl Output {
         let _ = writeln!(io::stderr(), "{prefix} {}", lines(&text));
     }
 
+    /// Says what people should know, on standard error.
+    pub(super) fn warn(self, text: &str) {
+        // Nobody is left to be told if this fails.
+        let _ = writeln!(io::stderr(), "{}", lines(text));
+    }
+
     /// A word in its tone. What is in it is made safe to show.
     pub(super) fn toned(self, tone: Tone, word: &str) -> String {
         let word = safe(word);

@@ -26,7 +26,7 @@ impl Reload {
         // The running site has a working directory of its own.
         let file = self.site.map(std::path::absolute).transpose().context("the site file's path")?;
         let request = file.map_or_else(|| serde_json::json!({}), |file| serde_json::json!({"site": file}));
-        let answer = self.target.find()?.post("/v1/reload", &request)?;
+        let answer = self.target.controller()?.post("/v1/reload", &request)?;
         if output.is_json() {
             return output.json(&answer);
         }

@@ -2,11 +2,13 @@
 
 use std::fmt::Write;
 
+use anyhow::Context;
 use clap::Args;
 use serde::Deserialize;
 
+use super::orphans::NO_CONTROLLER;
 use super::output::{Output, Tone, age, count, size};
-use super::target::Target;
+use super::target::{Found, Target};
 
 /// Show a running site at a glance.
 ///
@@ -34,6 +36,39 @@ struct Page {
     upstreams: Vec<Upstream>,
     blocked: Vec<String>,
     events: Vec<Event>,
+    controller: Option<Controller>,
+    scaler: Option<Scaler>,
+    memory: Option<Memory>,
+    spread: Option<f64>,
+    /// Made up of what instances without a controller say.
+    orphaned: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Controller {
+    rss_bytes: u64,
+    cpu: f64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Scaler {
+    wanted: u64,
+    min: u64,
+    max: u64,
+    reason: String,
+    #[serde(rename = "override")]
+    asked: Option<u64>,
+    last_change: Option<String>,
+    refused: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Memory {
+    available: Option<u64>,
+    pressure: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -53,9 +88,15 @@ struct Instance {
     id: String,
     pid: u32,
     state: String,
+    generation: u64,
+    build: String,
+    age_ms: u64,
     connections: u64,
     rss_bytes: u64,
     cpu: f64,
+    cpu_share: Option<f64>,
+    requests_per_second: Option<f64>,
+    unanswered: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -87,28 +128,41 @@ struct Event {
 
 impl Status {
     pub(super) fn execute(self, output: Output) -> anyhow::Result<()> {
-        let admin = self.target.find()?;
+        let page = match self.target.find()? {
+            Found::Site(admin) => admin.get("/v1/status")?,
+            Found::Orphans(orphans) => {
+                let mut page = serde_json::to_value(orphans.status())?;
+                // There should be one, and is not.
+                page["controller"] = serde_json::Value::Null;
+                page["orphaned"] = true.into();
+                page
+            }
+        };
         if output.is_json() {
-            return output.json(&admin.get("/v1/status")?);
+            return output.json(&page);
         }
-        output.text(&render(&admin.read("/v1/status")?, output, now()))
+        let page = serde_json::from_value(page).context("/v1/status: not what was expected")?;
+        output.text(&render(&page, output, now()))
     }
 }
 
 fn render(page: &Page, output: Output, now: u64) -> String {
+    let plain = |text: &str| output.toned(Tone::Plain, text);
     let state = match (page.stopping, page.ready) {
+        (false, _) if page.orphaned => output.toned(Tone::Bad, "no controller"),
         (true, _) => output.toned(Tone::Warning, "draining"),
         (_, true) => output.toned(Tone::Good, "ready"),
         _ => output.toned(Tone::Bad, "not ready"),
     };
-    let plain = |text: &str| output.toned(Tone::Plain, text);
-    let mut text = format!(
-        "{} · {state} · up {} · pid {} · playhouse {}\n",
-        plain(&page.site),
-        age(page.uptime_ms),
-        page.pid,
-        plain(&page.build)
-    );
+    let mut text = format!("{} · {state} · up {}", plain(&page.site), age(page.uptime_ms));
+    if !page.orphaned {
+        text += &format!(" · pid {}", page.pid);
+    }
+    text += &format!(" · playhouse {}\n", plain(&page.build));
+    if page.orphaned {
+        text += &output.toned(Tone::Warning, NO_CONTROLLER);
+        text.push('\n');
+    }
     // Writing to a string does not fail, here and below.
     text.push_str("\nlisteners\n");
     for listener in &page.listeners {
@@ -149,19 +203,7 @@ fn render(page: &Page, output: Output, now: u64) -> String {
             text.push('\n');
         }
     }
-    text.push_str("\ninstances\n");
-    for instance in &page.instances {
-        let _ = writeln!(
-            text,
-            "  {:<16} pid {:<8} {}, {}, {}, {:.1} s of CPU",
-            plain(&instance.id),
-            instance.pid,
-            plain(&instance.state),
-            count(instance.connections, "connection"),
-            size(instance.rss_bytes),
-            instance.cpu
-        );
-    }
+    text += &instances(page, output);
     text.push_str("\nrequests\n");
     let known = LEDGER.iter().filter_map(|name| Some((*name, page.ledger.get(*name)?)));
     let others = page.ledger.iter().map(|(name, value)| (&**name, value));
@@ -186,6 +228,82 @@ fn render(page: &Page, output: Output, now: u64) -> String {
         let _ = writeln!(text, "  {ago}  {}  {}", plain(&event.path), plain(&event.message));
     }
     text
+}
+
+fn instances(page: &Page, output: Output) -> String {
+    let plain = |text: &str| output.toned(Tone::Plain, text);
+    let mut text = String::from("\ninstances\n");
+    for instance in &page.instances {
+        let state = match &*instance.state {
+            "active" => output.toned(Tone::Good, "active"),
+            "stuck" | "gone" => output.toned(Tone::Bad, &instance.state),
+            other => output.toned(Tone::Warning, other),
+        };
+        let _ = write!(
+            text,
+            "  {:<16} pid {:<8} {state}, {}, {}, {:.1} s of CPU",
+            plain(&instance.id),
+            instance.pid,
+            count(instance.connections, "connection"),
+            size(instance.rss_bytes),
+            instance.cpu
+        );
+        if let Some(share) = instance.cpu_share {
+            let _ = write!(text, " ({:.0} % now)", share * 100.0);
+        }
+        if let Some(rate) = instance.requests_per_second {
+            let _ = write!(text, ", {rate:.0} requests/s");
+        }
+        if page.scaler.is_some() || page.orphaned {
+            let _ = write!(text, ", the site's {}, {}", ordinal(instance.generation), age(instance.age_ms));
+        }
+        if !instance.build.is_empty() && instance.build != page.build {
+            text += &output.toned(Tone::Warning, &format!(", playhouse {}", instance.build));
+        }
+        if let Some(why) = &instance.unanswered {
+            text += &output.toned(Tone::Bad, &format!(", {why}"));
+        }
+        text.push('\n');
+    }
+    if let Some(Controller { rss_bytes, cpu }) = page.controller {
+        let what = format!("{}, {cpu:.1} s of CPU", size(rss_bytes));
+        let _ = writeln!(text, "  {:<16} pid {:<8} {what}", "controller", page.pid);
+    }
+    if let Some(scaler) = &page.scaler {
+        let by = match scaler.asked {
+            Some(_) => "an operator's number".to_owned(),
+            None => format!("of {} to {}", scaler.min, scaler.max),
+        };
+        let _ = writeln!(text, "  {:<16} {} ({by}): {}", "wanted", scaler.wanted, plain(&scaler.reason));
+        if let Some(change) = &scaler.last_change {
+            let _ = writeln!(text, "  {:<16} {}", "last change", plain(change));
+        }
+        if let Some(refused) = &scaler.refused {
+            let _ = writeln!(text, "  {:<16} {}", "not started", output.toned(Tone::Bad, refused));
+        }
+    }
+    if let Some(Memory { available: Some(available), pressure }) = page.memory {
+        let left = format!("{} left", size(available));
+        let left = if pressure { output.toned(Tone::Warning, &format!("{left}, too little")) } else { left };
+        let _ = writeln!(text, "  {:<16} {left}", "memory");
+    }
+    if let Some(spread) = page.spread.filter(|_| page.instances.len() > 1) {
+        let _ =
+            writeln!(text, "  {:<16} {spread:.2} times the mean has the busiest, by connections", "spread");
+    }
+    text
+}
+
+/// `1st`, `2nd`, `11th`.
+fn ordinal(number: u64) -> String {
+    let end = match (number % 100, number % 10) {
+        (11..=13, _) => "th",
+        (_, 1) => "st",
+        (_, 2) => "nd",
+        (_, 3) => "rd",
+        _ => "th",
+    };
+    format!("{number}{end}")
 }
 
 fn now() -> u64 {
@@ -218,5 +336,42 @@ mod tests {
         assert!(text.starts_with("shop · ready"), "{text}");
         assert!(text.contains("127.0.0.1:8080") && text.contains("5 accepted"), "{text}");
         assert!(text.contains("2s ago") && !text.contains('\u{1b}'), "{text}");
+    }
+
+    #[test]
+    fn a_controller_says_what_it_wants_and_of_each_instance_how_it_is() {
+        let page = serde_json::json!({
+            "site": "shop", "ready": true, "pid": 7, "build": "1.0.0",
+            "controller": {"pid": 7, "rss_bytes": 2048, "cpu": 0.5},
+            "scaler": {"wanted": 3, "min": 1, "max": 4, "reason": "too much", "override": null},
+            "memory": {"available": 1 << 30, "pressure": true},
+            "spread": 1.25,
+            "instances": [
+                {"id": "instance-1", "pid": 8, "state": "active", "generation": 11, "build": "1.0.0",
+                 "connections": 1, "cpu": 1.0, "cpu_share": 0.25, "requests_per_second": 12.0, "age_ms": 61_000},
+                {"id": "instance-2", "pid": 9, "state": "stuck", "build": "0.9.0", "unanswered": "no answer\u{1b}"},
+            ],
+        });
+        let text = render(&serde_json::from_value(page).unwrap(), Output::new(true), 0);
+        for part in [
+            "active, 1 connection, 0 B, 1.0 s of CPU (25 % now), 12 requests/s, the site's 11th, 1m 1s\n",
+            "stuck, 0 connections",
+            ", playhouse 0.9.0, no answer\u{fffd}\n",
+            "controller       pid 7        2.0 KiB, 0.5 s of CPU\n",
+            "3 (of 1 to 4): too much\n",
+            "1.0 GiB left, too little",
+            "1.25 times",
+        ] {
+            assert!(text.contains(part), "no {part:?} in {text}");
+        }
+    }
+
+    #[test]
+    fn a_site_without_its_controller_says_so() {
+        let page = serde_json::json!({"site": "shop", "orphaned": true, "controller": null,
+            "instances": [{"id": "instance-1", "pid": 8, "state": "active", "generation": 2}]});
+        let text = render(&serde_json::from_value(page).unwrap(), Output::new(true), 0);
+        assert!(text.starts_with("shop · no controller · ") && text.contains(NO_CONTROLLER), "{text}");
+        assert!(text.contains("the site's 2nd"), "{text}");
     }
 }

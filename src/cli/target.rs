@@ -6,6 +6,7 @@ use clap::Args;
 use playhouse::state_dir;
 
 use super::admin::Admin;
+use super::orphans::Orphans;
 
 /// Which running site this is about; not needed where only one runs.
 #[derive(Debug, Args)]
@@ -23,10 +24,33 @@ pub(super) struct Target {
 #[error("{0}")]
 pub(super) struct WrongUse(pub(super) String);
 
+/// What runs a site.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// One process, or a controller: it answers for all of the site.
+    Site(Admin),
+    /// Instances whose controller is gone.
+    Orphans(Orphans),
+}
+
 impl Target {
-    /// The site's admin interface.
-    pub(super) fn find(&self) -> anyhow::Result<Admin> {
-        Ok(Admin::new(self.directory()?))
+    /// What runs the site.
+    pub(super) fn find(&self) -> anyhow::Result<Found> {
+        let directory = self.directory()?;
+        let admin = Admin::new(&directory);
+        // What is wrong with it, if nobody is there either, is said when it is asked.
+        match Some(&admin).filter(|admin| admin.is_absent()).and_then(|_| Orphans::of(&directory)) {
+            Some(orphans) => Ok(Found::Orphans(orphans)),
+            None => Ok(Found::Site(admin)),
+        }
+    }
+
+    /// The admin interface of the site, for what instances cannot do without their controller.
+    pub(super) fn controller(&self) -> anyhow::Result<Admin> {
+        match self.find()? {
+            Found::Site(admin) => Ok(admin),
+            Found::Orphans(orphans) => Err(orphans.refuse()),
+        }
     }
 
     fn directory(&self) -> anyhow::Result<PathBuf> {

@@ -4,11 +4,12 @@ use std::fmt::Write;
 use std::thread;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
 use serde::Deserialize;
 
 use super::output::{Output, Tone, age, count, fit, terminal_size};
-use super::target::Target;
+use super::target::{Found, Target};
 
 /// Show the tree of actors of a running site.
 ///
@@ -44,19 +45,27 @@ struct Node {
 
 impl Tree {
     pub(super) fn execute(self, output: Output) -> anyhow::Result<()> {
-        let admin = self.target.find()?;
         let page = if self.connections { "/v1/tree?connections=1" } else { "/v1/tree" };
         loop {
-            match (output.is_json(), self.watch) {
-                (true, _) => output.json(&admin.get(page)?)?,
-                (false, false) => output.text(&render(&admin.read(page)?, self.connections, output))?,
-                // Home, each line to its end, then what is left beneath: nothing flickers. A line that wraps, or one
-                // too many, would scroll.
-                (false, true) => {
-                    let text = render(&admin.read(page)?, self.connections, output);
+            // Found anew each time: a controller may come or go while one watches.
+            let tree = match self.target.find()? {
+                Found::Site(admin) => admin.get(page)?,
+                Found::Orphans(orphans) => orphans.tree(page),
+            };
+            if output.is_json() {
+                output.json(&tree)?;
+            } else {
+                let tree =
+                    serde_json::from_value(tree).with_context(|| format!("{page}: not what was expected"))?;
+                let text = render(&tree, self.connections, output);
+                if self.watch {
+                    // Home, each line to its end, then what is left beneath: nothing flickers. A line that wraps, or one
+                    // too many, would scroll.
                     let text = terminal_size().map_or(text.clone(), |size| fit(&text, size));
                     let text = text.replace('\n', "\x1b[K\n");
                     output.text(&format!("\x1b[H{text}\x1b[J"))?;
+                } else {
+                    output.text(&text)?;
                 }
             }
             if !self.watch {

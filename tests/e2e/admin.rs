@@ -1,5 +1,6 @@
 //! The admin interface over its socket and over TCP.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
@@ -188,15 +189,26 @@ fn the_metrics_are_prometheus_text() {
     curl([&site.url("http", "/")]).expect(200);
     curl([&site.url("http", "/up/")]).expect(502);
     eventually("both are counted", || site.admin.metric("playhouse_requests_total", &[]) >= 2.0);
-    let text = site.admin.metrics();
-    let mut typed = std::collections::BTreeSet::new();
-    let mut series = std::collections::BTreeSet::new();
+    let typed = assert_prometheus(&site.admin.metrics());
+    for needed in ["requests", "connections", "ledger", "restarts", "actor"] {
+        assert!(typed.iter().any(|name| name.contains(needed)), "nothing of {needed} in {typed:#?}");
+    }
+}
+
+/// Every line is of the text format, each family has its type once and its samples beneath it, and no series is there
+/// twice. Gives the families.
+#[track_caller]
+pub fn assert_prometheus(text: &str) -> BTreeSet<String> {
+    let mut typed = BTreeSet::new();
+    let mut current = "";
+    let mut series = BTreeSet::new();
     for line in text.lines().filter(|line| !line.is_empty()) {
         if let Some(comment) = line.strip_prefix("# ") {
             let mut words = comment.split(' ');
             match (words.next(), words.next(), words.next()) {
                 (Some("TYPE"), Some(name), Some("counter" | "gauge" | "histogram" | "summary")) => {
                     assert!(typed.insert(name.to_owned()), "{name} has two types");
+                    current = name;
                 }
                 (Some("HELP"), Some(_), _) => {}
                 _ => panic!("{line}"),
@@ -212,6 +224,7 @@ fn the_metrics_are_prometheus_text() {
         let family =
             ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
         assert!(typed.contains(family) || typed.contains(name), "no TYPE before {line}");
+        assert!(current == family || current == name, "not beneath its TYPE: {line}");
         if let Some(labels) = name_and_labels.strip_prefix(name).filter(|labels| !labels.is_empty()) {
             let inner = labels.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
             let inner = inner.unwrap_or_else(|| panic!("{line}"));
@@ -222,9 +235,7 @@ fn the_metrics_are_prometheus_text() {
             }
         }
     }
-    for needed in ["requests", "connections", "ledger", "restarts", "actor"] {
-        assert!(typed.iter().any(|name| name.contains(needed)), "nothing of {needed} in {typed:#?}");
-    }
+    typed
 }
 
 #[test]

@@ -13,6 +13,7 @@ use playhouse_serve::sockets::Sockets;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::status::Status;
+use crate::reload::ReloadError;
 use crate::supervision::{Fault, KillError, Tree};
 
 /// Whoever runs a site, as administrators see it. The interface's own actors are in its tree, as `admin`.
@@ -43,6 +44,11 @@ pub trait Administered: Send + Sync + 'static {
 
     /// Puts a fault into the actor with this path.
     fn fault(&self, path: String, fault: Fault) -> BoxFuture<'_, Result<(), Refused>>;
+
+    /// Ends a whole process by SIGKILL, to see what it costs: `instance-2`, or `controller`.
+    fn end_process(&self, _: String) -> BoxFuture<'_, Result<(), Refused>> {
+        Box::pin(async { Err(Refused::one_process()) })
+    }
 
     /// Puts a site file into force, or the one that the site was started from; answers what has changed, as JSON.
     fn reload_site(self: Arc<Self>, file: Option<PathBuf>) -> BoxFuture<'static, Result<Value, Refused>>;
@@ -99,6 +105,16 @@ impl From<KillError> for Refused {
         let status = match error {
             KillError::NoSuchActor { .. } => StatusCode::NOT_FOUND,
             KillError::Unavailable(_) => StatusCode::CONFLICT,
+        };
+        Refused::new(status, error)
+    }
+}
+
+impl From<ReloadError> for Refused {
+    fn from(error: ReloadError) -> Self {
+        let status = match error {
+            ReloadError::NoAnswer => StatusCode::GATEWAY_TIMEOUT,
+            _ => StatusCode::UNPROCESSABLE_ENTITY,
         };
         Refused::new(status, error)
     }

@@ -121,11 +121,14 @@ impl AdminApplication {
     }
 
     async fn kill(&self, kill: Kill) -> Response<Body> {
+        let answer = serde_json::json!({"path": kill.path, "how": kill.how});
+        if kill.how == SIGKILL {
+            return done(self.over.end_process(kill.path).await.map(|()| answer));
+        }
         let fault = match kill.how.parse() {
             Ok(fault) => fault,
             Err(error) => return failure(StatusCode::BAD_REQUEST, error),
         };
-        let answer = serde_json::json!({"path": kill.path, "how": kill.how});
         done(self.over.fault(kill.path, fault).await.map(|()| answer))
     }
 }
@@ -206,6 +209,9 @@ const ROUTES: &[Route] = &[
     Route { method: Method::POST, path: "/v1/drain", need: Need::Change, page: Page::Drain },
     Route { method: Method::POST, path: "/v1/upgrade", need: Need::Change, page: Page::Upgrade },
 ];
+
+/// Not a fault for an actor, but the end of a process.
+const SIGKILL: &str = "sigkill";
 
 fn is_head(route: &Route, method: &Method) -> bool {
     route.method == Method::GET && *method == Method::HEAD

@@ -13,7 +13,6 @@ use super::administered::{Administered, Refused, Value, fault_here};
 use super::scrape;
 use super::status::Status;
 use crate::instance::Instance;
-use crate::reload::ReloadError;
 use crate::supervision::{Fault, Tree};
 
 impl Administered for Instance {
@@ -61,13 +60,7 @@ impl Administered for Instance {
                 let message = "this is one instance of a site; reload the site";
                 return Err(Refused::new(StatusCode::CONFLICT, message));
             }
-            let reloaded = self.reload_file(file.as_deref()).await.map_err(|error| {
-                let status = match error {
-                    ReloadError::NoAnswer => StatusCode::GATEWAY_TIMEOUT,
-                    _ => StatusCode::UNPROCESSABLE_ENTITY,
-                };
-                Refused::new(status, error)
-            })?;
+            let reloaded = self.reload_file(file.as_deref()).await?;
             serde_json::to_value(&reloaded)
                 .map_err(|error| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, error))
         })

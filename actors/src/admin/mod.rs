@@ -4,9 +4,11 @@
 mod access;
 mod administered;
 mod application;
+pub mod client;
 mod events;
+pub mod exposition;
 mod instance;
-mod scrape;
+pub(crate) mod scrape;
 mod status;
 
 use std::path::PathBuf;
@@ -15,9 +17,11 @@ use std::time::Duration;
 
 use playhouse_config::model::{self, Bind, ClientTimeouts, Limits, Listener};
 
-pub use administered::{Administered, Refused, Scale};
+pub(crate) use administered::fault_here;
+pub use administered::{Administered, Refused, Scale, Value};
 pub use application::AdminApplication;
-pub use status::{InstanceStatus, ListenerStatus, Status};
+pub use status::{ControllerStatus, InstanceStatus, ListenerStatus, MemoryStatus, ScalerStatus, Status};
+pub(crate) use status::{RECENT_EVENTS, cpu_seconds};
 
 use playhouse_serve::sockets::Socket;
 

@@ -33,7 +33,8 @@ pub(super) fn scrape(instance: &Instance) -> String {
     scrape.render()
 }
 
-fn actors(scrape: &mut Scrape<'_>, node: &Node) {
+/// The actors of one process.
+pub(crate) fn actors(scrape: &mut Scrape<'_>, node: &Node) {
     let labels = [("path", &*node.path)];
     let up = matches!(node.state, SeatState::Running | SeatState::Stopping);
     scrape.set("playhouse_actor_up", &labels, f64::from(u8::from(up)));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use playhouse_protocol::control::{Hello, State, ToController, ToInstance};
 use tokio::time::Instant;
 
+use super::administration::BY_AN_OPERATOR;
 use super::fleet::Fleet;
 use super::member::Member;
 use super::tickets::TicketHolder;
@@ -229,7 +230,8 @@ impl Keeper {
             State::Draining => fleet.emit_of(member, EventKind::Lifecycle, format!("drained, {how}")),
             _ => {
                 let clean = status.is_some_and(|status| status.is_success());
-                fleet.note_death(match (&cause, clean) {
+                fleet.note_death(match (cause.as_deref(), clean) {
+                    (Some(BY_AN_OPERATOR), _) => "operator",
                     (Some(_), _) => "stuck",
                     (None, true) => "exit",
                     (None, false) => "crash",

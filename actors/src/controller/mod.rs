@@ -6,6 +6,7 @@
 //! into force, [`tickets`] replaces the keys of TLS sessions. [`adoption`] is how it begins.
 
 pub mod accounts;
+mod administration;
 mod adoption;
 pub mod capacity;
 mod cgroup;
@@ -337,6 +338,7 @@ impl Controller {
     fn children(self: &Arc<Self>) -> Vec<ChildSpec> {
         let fleet = self.fleet.clone();
         let for_instances = fleet.clone();
+        let for_admin = self.clone();
         let manager = self.options.service_manager.as_ref();
         let mut children: Vec<_> =
             manager.map(|manager| Notifier::spec(manager, self.clone())).into_iter().collect();
@@ -348,6 +350,8 @@ impl Controller {
                 })
             })
             .stall_after(STALL),
+            administration::relay::Relay::spec(&fleet),
+            ChildSpec::new(admin::NAME, move || admin::supervisor(for_admin.clone())).stall_after(STALL),
             steward::Steward::spec(&fleet),
             tickets::Tickets::spec(&fleet),
             {

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::Controller;
 use super::fleet::InForce;
 use super::member::Member;
-use crate::admin;
+use crate::admin::{self, Administered};
 use crate::reload::{ReloadError, Reloaded};
 use crate::service_manager::ServiceManager;
 use crate::supervision::{Actor, ChildSpec, Context, EventKind, Failure};
@@ -75,6 +75,11 @@ impl Reloader {
         };
         let changes = fleet.put_into_force(in_force, commit).map_err(ReloadError::StateDir)?;
         drop(trial);
+        // The new listeners are in force; should this fail, the admin supervisor's next incarnation has them.
+        let over: Arc<dyn Administered> = self.controller.clone();
+        if admin::reconcile(&over).await.is_err() {
+            tracing::warn!("the admin interface's listeners could not be brought in line in time");
+        }
         if threads {
             fleet.roll().map_err(ReloadError::StateDir)?;
         }

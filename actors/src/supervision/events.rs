@@ -10,7 +10,8 @@ use tokio::sync::broadcast;
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Event {
-    /// Ascending without gaps while the process lives.
+    /// Ascending without gaps while the process lives. The first one is the time of the process's start in microseconds
+    /// since the Unix epoch, so that the numbers of the next process go on higher.
     pub sequence: u64,
     /// Milliseconds since the Unix epoch.
     pub unix_ms: u64,
@@ -48,8 +49,11 @@ pub enum EventKind {
     Listener,
     /// Another number of instances is wanted, or memory keeps it down.
     Scaling,
-    /// The site starts, drains or stops.
+    /// The site or one of its processes starts, drains or stops.
     Lifecycle,
+    /// Of another build.
+    #[serde(other)]
+    Other,
 }
 
 /// The events of a site.
@@ -64,7 +68,8 @@ pub struct Events {
 impl Default for Events {
     fn default() -> Self {
         Events {
-            next: AtomicU64::new(1),
+            // Nothing has a million events a second for all its life.
+            next: AtomicU64::new(unix_time().as_micros() as u64),
             recent: Mutex::new(VecDeque::with_capacity(KEPT)),
             followers: broadcast::channel(KEPT).0,
             suppressed: Mutex::new((0, 0)),
@@ -75,8 +80,7 @@ impl Default for Events {
 impl Events {
     /// Notes an event: here, for followers, and in the log.
     pub fn emit(&self, kind: EventKind, path: impl Into<String>, message: impl Into<String>) {
-        let unix_ms =
-            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_millis() as u64;
+        let unix_ms = unix_time().as_millis() as u64;
         let (path, message) = (path.into(), message.into());
         if self.log_admits(unix_ms) {
             match kind {
@@ -85,9 +89,17 @@ impl Events {
                 _ => tracing::info!(%path, ?kind, "{message}"),
             }
         }
+        self.add(Event { sequence: 0, unix_ms, kind, path, message });
+    }
+
+    /// Notes what another process has noted, and logged; here it has a number of our own.
+    pub fn relay(&self, event: Event) {
+        self.add(event);
+    }
+
+    fn add(&self, mut event: Event) {
         let mut recent = self.recent.lock();
-        let sequence = self.next.fetch_add(1, Ordering::Relaxed);
-        let event = Event { sequence, unix_ms, kind, path, message };
+        event.sequence = self.next.fetch_add(1, Ordering::Relaxed);
         if recent.len() == KEPT {
             recent.pop_front();
         }
@@ -123,5 +135,39 @@ impl Events {
     }
 }
 
+fn unix_time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
+}
+
 const KEPT: usize = 512;
 const LOGGED_PER_SECOND: u64 = 50;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_ascend_without_gaps_and_go_on_higher_in_the_next_process() {
+        let numbers = |events: &Events| {
+            events.emit(EventKind::Lifecycle, "a", "one");
+            let foreign = Event {
+                sequence: 3,
+                unix_ms: 5,
+                kind: EventKind::Ended,
+                path: "instance-2/metrics".into(),
+                message: "killed".into(),
+            };
+            events.relay(foreign.clone());
+            events.emit(EventKind::Lifecycle, "a", "three");
+            let recent = events.recent(10);
+            assert_eq!(Event { sequence: foreign.sequence, ..recent[1].clone() }, foreign);
+            recent.iter().map(|event| event.sequence).collect::<Vec<_>>()
+        };
+        let first = numbers(&Events::default());
+        assert!(first.windows(2).all(|pair| pair[1] == pair[0] + 1), "{first:?}");
+        let second = numbers(&Events::default());
+        assert!(second[0] > first[0], "{first:?}, then {second:?}");
+        // Whole numbers of JavaScript.
+        assert!(second[2] < 1 << 53);
+    }
+}
