@@ -1,5 +1,7 @@
 //! What one request asks and what its answer must be.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
@@ -16,6 +18,8 @@ pub struct Exchange {
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The request's content.
     pub body: Body,
+    /// Between two pieces of the content, of 16 KiB each: a slow upload.
+    pub pause: Duration,
     /// The answer that counts as answered.
     pub expect: Expect,
 }
@@ -23,12 +27,25 @@ pub struct Exchange {
 impl Exchange {
     /// A `GET`.
     pub fn get(path: impl Into<String>, expect: Expect) -> Exchange {
-        Exchange { method: Method::GET, path: path.into(), headers: Vec::new(), body: Body::Empty, expect }
+        Exchange {
+            method: Method::GET,
+            path: path.into(),
+            headers: Vec::new(),
+            body: Body::Empty,
+            pause: Duration::ZERO,
+            expect,
+        }
     }
 
     /// A `POST` with this content.
     pub fn post(path: impl Into<String>, body: Body, expect: Expect) -> Exchange {
         Exchange { method: Method::POST, body, ..Exchange::get(path, expect) }
+    }
+
+    /// Waits between two pieces of the content.
+    pub fn pause(mut self, pause: Duration) -> Exchange {
+        self.pause = pause;
+        self
     }
 
     /// Adds a field.

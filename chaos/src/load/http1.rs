@@ -77,7 +77,7 @@ impl Connection {
         let answered = AtomicU64::new(0);
         let head = head(exchange, authority, keep_alive);
         let (mut from, mut to) = tokio::io::split(&mut self.socket);
-        let mut write = pin!(write(&mut to, &head, &exchange.body));
+        let mut write = pin!(write(&mut to, &head, exchange));
         let mut read = pin!(read_answer(&mut from, &mut self.buffer, &answered, exchange));
         // An answer may come before the request is sent (an early refusal), and even though it cannot be sent.
         let mut written = None;
@@ -161,7 +161,8 @@ fn head(exchange: &Exchange, authority: &str, keep_alive: bool) -> Vec<u8> {
 }
 
 /// Writes head and body; a short body goes out together with the head.
-async fn write(to: &mut (impl AsyncWrite + Unpin), head: &[u8], body: &Body) -> std::io::Result<()> {
+async fn write(to: &mut (impl AsyncWrite + Unpin), head: &[u8], exchange: &Exchange) -> std::io::Result<()> {
+    let body = &exchange.body;
     let chunked = matches!(body, Body::Streamed { .. });
     let mut out = head.to_vec();
     let mut offset = 0;
@@ -180,6 +181,10 @@ async fn write(to: &mut (impl AsyncWrite + Unpin), head: &[u8], body: &Body) -> 
         }
         to.write_all(&out).await?;
         out.clear();
+        if !exchange.pause.is_zero() {
+            to.flush().await?;
+            tokio::time::sleep(exchange.pause).await;
+        }
     }
     if chunked {
         out.extend_from_slice(b"0\r\n\r\n");

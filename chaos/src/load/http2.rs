@@ -112,7 +112,7 @@ impl Connection {
         // Where the body stops being wanted or possible the answer says why; its sending ends with the exchange.
         let body = async {
             if exchange.body.length() > 0 {
-                let _ = send_body(to, &exchange.body).await;
+                let _ = send_body(to, exchange).await;
             }
             std::future::pending::<std::convert::Infallible>().await
         };
@@ -198,7 +198,8 @@ fn request(exchange: &Exchange, scheme: &str, authority: &str) -> Result<Request
     builder.body(())
 }
 
-async fn send_body(mut to: SendStream<Bytes>, body: &Body) -> Result<(), h2::Error> {
+async fn send_body(mut to: SendStream<Bytes>, exchange: &Exchange) -> Result<(), h2::Error> {
+    let body = &exchange.body;
     let length = body.length();
     let mut offset = 0;
     while offset < length {
@@ -212,6 +213,9 @@ async fn send_body(mut to: SendStream<Bytes>, body: &Body) -> Result<(), h2::Err
             let part = piece.split_to(capacity.min(piece.len()));
             offset += part.len() as u64;
             to.send_data(part, offset == length)?;
+        }
+        if !exchange.pause.is_zero() {
+            tokio::time::sleep(exchange.pause).await;
         }
     }
     Ok(())

@@ -1,8 +1,11 @@
 //! A site under a load of every kind, whose every answer is checked, and the accounts to be made afterwards.
 
 use std::future::Future;
+use std::time::Duration;
 
-use playhouse_chaos::{Counts, Expect, Load, Protocol, Report, Stream, Target, Tls, Upstream};
+use playhouse_chaos::{
+    Body, Counts, Exchange, Expect, Load, Protocol, Report, Stream, Target, Tls, Upstream,
+};
 
 use super::admin::Ledger;
 use super::certificates::{Algorithm, Authority};
@@ -63,6 +66,12 @@ impl Stage {
             )
             .stream(Stream::get(Protocol::Http2 { streams: 4 }, "/hello.txt", hello()).name("h2 files"))
             .stream(Stream::echo_id(kept, "/up/id/").name("proxied").concurrency(2))
+            .stream(Stream::repeat(kept, slow_upload()).name("slow upload").deadline(PATIENCE))
+            .stream(
+                Stream::repeat(Protocol::Http2 { streams: 1 }, slow_upload())
+                    .name("h2 slow upload")
+                    .deadline(PATIENCE),
+            )
             .stream(Stream::echo_id(Protocol::Http2 { streams: 4 }, "/up/id/").name("h2 proxied"))
             .stream(
                 Stream::get(Protocol::Http1NewConnection, "/hello.txt", hello())
@@ -83,8 +92,15 @@ impl Stage {
 }
 
 /// The requests that [`Stage::load`] has in flight at most.
-pub const IN_FLIGHT: u64 = 2 + 1 + 2 + 4 + 2 + 4 + 1 + 4;
-const LARGE: usize = 300_000;
+pub const IN_FLIGHT: u64 = 2 + 1 + 2 + 4 + 2 + 1 + 1 + 4 + 1 + 4;
+const LARGE: usize = 1 << 20;
+
+/// Content that takes a quarter of a second to send, and comes back as it was.
+fn slow_upload() -> Exchange {
+    let body = Body::Pattern { seed: 7, length: 5 * (16 << 10) };
+    let length = body.length();
+    Exchange::post("/up/echo", body, Expect::pattern(7, length)).pause(Duration::from_millis(50))
+}
 
 /// Waits for that many more answers.
 #[track_caller]
