@@ -273,7 +273,7 @@ impl Conversation {
         if said.orders.len() >= MAX_ORDERS {
             return Err(Misunderstood::TooMuch);
         }
-        let mut given = Given::only();
+        let mut given = Given::for_slot(self.identity().slot);
         for (passed, descriptor) in std::mem::take(&mut said.ahead) {
             given.add(&passed.listener, passed.slot, descriptor);
         }

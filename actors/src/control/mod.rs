@@ -3,6 +3,7 @@
 //! `playhouse_protocol::control`.
 
 mod conversation;
+pub mod crash;
 mod files;
 mod host;
 mod instance_link;

@@ -25,6 +25,7 @@ use super::scaler::{Scaled, ScalerTable};
 use super::scaling::{self, Decision, Facts, ScaleError};
 use super::tickets::TicketHolder;
 use crate::control;
+use crate::control::crash::{self, crash_point};
 use crate::control::link::Link;
 use crate::control::process::Process;
 use crate::service_manager;
@@ -366,6 +367,7 @@ impl Fleet {
             .args(["--site", &in_force.site.name, "--threads", &threads.to_string()])
             .args(["--slot", &slot.to_string(), "--generation", &generation.to_string()])
             .stdin(Stdio::from(theirs))
+            .env_remove(crash::VARIABLE)
             // What a terminal sends to its foreground group is for the controller alone.
             .process_group(0);
         for variable in service_manager::own_variables() {
@@ -374,6 +376,7 @@ impl Fleet {
         let child = command.spawn()?;
         // Until it is reaped its number is its own, so this is about no other process.
         let process = Process::of_child(&child)?;
+        crash_point("start");
         Ok(Member::new(slot, generation, process, link.split(), None))
     }
 
@@ -403,6 +406,7 @@ impl Fleet {
         let (passed, descriptors) = numbered(sockets);
         send(&ToInstance::Configure { site: text.clone(), sockets: passed }, descriptors)?;
         member.note_sent(text.revision);
+        crash_point("configure");
         Ok(())
     }
 
@@ -448,6 +452,7 @@ impl Fleet {
     pub(super) fn bury(&self, member: &Member) {
         member.set_state(State::Gone);
         self.board.clear(member.slot());
+        self.steer();
         if let Err(error) = self.accounts.fold(member.slot(), member.generation()) {
             // Its counts are in the sums all the same, and the next fold takes it along.
             tracing::warn!(instance = member.name(), %error, "the ledger's page of an instance that has ended stays for now");
@@ -496,12 +501,29 @@ impl Fleet {
             return;
         }
         member.note_drain(deadline);
+        // First nobody is sent there any more, then it empties what it has.
+        self.steer();
         let message = ToInstance::Drain { deadline_ms: deadline.as_millis() as u64, last };
         if member.send(&message, Vec::new()).is_err() {
             // TERM says the same to a process whose link is down.
             let _ = member.process().kill(rustix::process::Signal::TERM);
         }
         self.notify();
+    }
+
+    /// Sends new clients, where a listener has a socket per instance, to those that serve.
+    pub(super) fn steer(&self) {
+        let serves = |member: &&Arc<Member>| {
+            let view = member.view();
+            view.state == State::Active && !view.stuck && !member.is_asked_to_drain()
+        };
+        let members = self.members();
+        let active: Vec<u32> = members.iter().filter(serves).map(|member| member.slot()).collect();
+        if !active.is_empty()
+            && let Err(error) = self.bound.steer(&active)
+        {
+            tracing::warn!(%error, "new clients are not spread over the instances as they should be");
+        }
     }
 
     pub(super) fn emit(&self, kind: EventKind, message: impl Into<String>) {

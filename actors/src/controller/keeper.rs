@@ -11,6 +11,7 @@ use super::administration::BY_AN_OPERATOR;
 use super::fleet::Fleet;
 use super::member::Member;
 use super::tickets::TicketHolder;
+use crate::control::crash::crash_point;
 use crate::control::link::{Link, Receiver};
 use crate::control::process::ExitStatus;
 use crate::supervision::{Actor, ChildSpec, Command, Context, EventKind, Failure, Shutdown, Supervisor};
@@ -66,6 +67,7 @@ impl Keeper {
         let (fleet, member) = (&self.fleet, &self.member);
         if member.note_heard() {
             fleet.emit_of(member, EventKind::Lifecycle, "answers again");
+            fleet.steer();
             fleet.notify();
         }
         match message {
@@ -134,6 +136,7 @@ impl Keeper {
                     EventKind::Lifecycle,
                     format!("active, {:.0?} after its start", member.age()),
                 );
+                fleet.steer();
                 fleet.note_active();
             }
             State::Draining => fleet.emit_of(member, EventKind::Lifecycle, "draining"),
@@ -166,6 +169,7 @@ impl Keeper {
             // A failure shows as a link that has ended, or in the deadline.
             let _ = member.send(&ToInstance::TicketKeys { keys }, Vec::new());
             let _ = member.send(&ToInstance::Activate, Vec::new());
+            crash_point("activate");
         }
     }
 
@@ -187,6 +191,7 @@ impl Keeper {
                     settings.heartbeat_timeout
                 );
                 fleet.emit_of(member, EventKind::Stalled, message);
+                fleet.steer();
                 fleet.notify();
             }
             _ => {}

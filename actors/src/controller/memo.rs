@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use playhouse_protocol::control::SiteText;
 use serde::{Deserialize, Serialize};
 
+use crate::control::crash::crash_point;
+
 /// The file's content. Fields are added, never renamed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memo {
@@ -45,11 +47,13 @@ impl Memo {
     /// # Errors
     /// What the file system says; the old one stays.
     pub fn write(&self, directory: &Path) -> io::Result<()> {
+        crash_point("memo-write");
         let temporary = directory.join(format!("{NAME}.new"));
         let mut options = fs::OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
         file.write_all(&serde_json::to_vec(self)?)?;
         drop(file);
+        crash_point("memo-rename");
         fs::rename(&temporary, path(directory))
     }
 

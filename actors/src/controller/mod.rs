@@ -31,6 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use playhouse_config::model;
 use playhouse_protocol::control::{Hello, SiteText, State, VERSION};
 use playhouse_serve::random::Random;
@@ -65,6 +66,8 @@ pub struct Controller {
     admin: Sockets,
     admin_token: ArcSwap<Option<String>>,
     started: Instant,
+    /// The site file, where it says something else than what the adopted instances serve.
+    catch_up: Mutex<Option<PathBuf>>,
     _watchdog: Option<Watchdog>,
 }
 
@@ -131,16 +134,22 @@ impl Controller {
         for why in &found.removed {
             tracing::warn!("a record of an instance was removed: {why}");
         }
-        let text = match (&memo.site, found.adopted.is_empty()) {
+        let (text, catch_up) = match (&memo.site, found.adopted.is_empty()) {
             // What they serve is in force, whatever the file says by now.
-            (Some(text), false) => text.clone(),
+            (Some(text), false) => {
+                let catch_up = match &read {
+                    Ok((_, file)) => (&file.path, &file.text) != (&text.path, &text.text),
+                    Err(error) => {
+                        tracing::error!("{error}\nwhat the instances serve stays in force");
+                        false
+                    }
+                };
+                (text.clone(), catch_up.then(|| file.to_owned()))
+            }
             _ => {
                 let (_, text) = read?;
-                SiteText {
-                    path: text.path,
-                    text: text.text,
-                    revision: memo.site.map_or(0, |site| site.revision) + 1,
-                }
+                let revision = memo.site.map_or(0, |site| site.revision) + 1;
+                (SiteText { revision, ..text }, None)
             }
         };
         let site = reload::parse(&text)?;
@@ -164,6 +173,7 @@ impl Controller {
             members.push(adopted.member);
         }
         let bound = Bound::default();
+        bound.reserve_slots(site.instances.as_ref().map_or(0, |instances| instances.slots()));
         let prepared = bound.prepare(&site.listeners, &mut given).map_err(ReloadError::from)?;
         bound.commit(prepared);
         for name in given.unused() {
@@ -189,6 +199,7 @@ impl Controller {
                 .want_so_many(fleet.views().iter().filter(|view| view.state == State::Active).count() as u32);
         }
         fleet.bury_the_dead();
+        fleet.steer();
         fleet.outdate();
         for why in found.removed {
             fleet.emit(EventKind::Lifecycle, format!("a record was removed: {why}"));
@@ -204,6 +215,7 @@ impl Controller {
             admin: Sockets::default(),
             admin_token: ArcSwap::default(),
             started: Instant::now(),
+            catch_up: Mutex::new(catch_up),
             _watchdog: watchdog,
         };
         let prepared = controller.prepare_admin(&controller.fleet.in_force().site)?;
@@ -226,6 +238,14 @@ impl Controller {
         let root = self.tree.root().clone();
         loop {
             self.spawn(None).await?;
+            if let Some(file) = self.catch_up.lock().take() {
+                let controller = self.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = controller.reload_file(Some(&file)).await {
+                        tracing::error!(%error, "the site file was refused; what the instances serve stays in force");
+                    }
+                });
+            }
             root.vacated().await;
             root.kill_descendants().await;
             if self.fleet.is_stopping() {

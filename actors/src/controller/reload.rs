@@ -17,6 +17,7 @@ use super::Controller;
 use super::fleet::InForce;
 use super::member::Member;
 use crate::admin::{self, Administered};
+use crate::control::crash::crash_point;
 use crate::reload::{ReloadError, Reloaded};
 use crate::service_manager::ServiceManager;
 use crate::supervision::{Actor, ChildSpec, Context, EventKind, Failure};
@@ -47,6 +48,7 @@ impl Reloader {
         same_process(&before.site, &site)?;
         self.check_handlers(&site)?;
         let text = SiteText { revision: fleet.next_revision(), ..text };
+        fleet.bound().reserve_slots(site.instances.as_ref().map_or(0, |instances| instances.slots()));
         let prepared = fleet.bound().prepare(&site.listeners, &mut Given::default())?;
         let admin = self.controller.prepare_admin(&site)?;
 
@@ -66,6 +68,7 @@ impl Reloader {
                 }
             }
         };
+        crash_point("reload");
         let threads = before.site.threads != site.threads;
         let revision = text.revision;
         let in_force = InForce::new(text, site).ok_or(ReloadError::NeedsRestart("instances"))?;

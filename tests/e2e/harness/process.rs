@@ -65,6 +65,14 @@ impl Process {
         status
     }
 
+    /// Waits until it ends by itself; its children may go on, and write where it wrote.
+    #[track_caller]
+    pub fn wait_alone(&mut self) -> ExitStatus {
+        let patience = self.wait_within(PATIENCE);
+        patience
+            .unwrap_or_else(|| panic!("{} has not ended within {PATIENCE:?}\n{}", self.name, self.output()))
+    }
+
     /// Kills it (SIGKILL) and reaps it.
     pub fn kill(&mut self) {
         let _ = self.child.kill();

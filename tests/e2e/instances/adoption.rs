@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{gone, rounds, signal, stage, with_instances};
 use crate::harness::stage::{balances, moves, stop};
-use crate::harness::{Process, Site, eventually, exists, playhouse};
+use crate::harness::{Process, Site, curl, eventually, exists, playhouse};
 
 #[test]
 fn a_killed_controller_loses_nothing_and_the_next_adopts_the_same_processes() {
@@ -130,9 +130,24 @@ fn a_controller_that_starts_with_a_broken_file_adopts_what_is_in_force() {
     stage.site.process = Process::start("playhouse", &mut command);
     eventually("it is ready", || stage.site.admin.ready());
     assert_eq!(stage.site.active(2), pids);
-    assert!(stage.site.process.output().contains("site.ron"), "{}", stage.site.process.output());
+    assert!(stage.site.process.output().contains("stays in force"), "{}", stage.site.process.output());
     stage.site.write("site.ron", good);
     stage.site.reload();
+    assert_eq!(stage.site.active(2), pids);
+}
+
+#[test]
+fn a_controller_that_starts_with_another_file_puts_it_into_force_in_those_it_adopts() {
+    let mut stage = stage(2, 3);
+    let pids = stage.site.active(2);
+    let load = stage.load();
+    moves(&load, 50);
+    stage.site.edit(|site| site.route(r#"(path: "/new", to: Respond(status: 200, body: "new\n"))"#));
+    stage.site.replace();
+    let url = stage.site.url("http", "/new");
+    eventually("both answer with the new route", || (0..10).all(|_| curl([&*url]).body == b"new\n"));
+    let report = stop(load);
+    assert!(report.is_clean(), "{report}");
     assert_eq!(stage.site.active(2), pids);
 }
 

@@ -1,7 +1,9 @@
 //! A site with a controller and several instances, under the load of [`Stage`]: what dies, and what that costs.
 
 mod adoption;
+mod crash;
 mod death;
+mod full_disk;
 mod ledger;
 mod reload;
 mod scaling;

@@ -1,8 +1,8 @@
 //! More and fewer instances.
 
-use super::{rounds, stage};
+use super::{rounds, stage, with_instances};
 use crate::harness::stage::{Stage, balances, moves, stop};
-use crate::harness::{H2load, eventually};
+use crate::harness::{H2load, Wire, eventually};
 
 #[test]
 fn scaling_up_and_down_by_hand_loses_nothing() {
@@ -20,6 +20,52 @@ fn scaling_up_and_down_by_hand_loses_nothing() {
     let report = stop(load);
     assert!(report.is_clean(), "{report}");
     balances(&stage.site, before, &report, "scale");
+}
+
+#[test]
+fn instances_with_sockets_of_their_own_come_and_go_without_a_loss() {
+    let stage = Stage::with(|site| {
+        with_instances(site, 1, 3).listener("http", r#"(bind: "127.0.0.1:0", sharing: ReusePort)"#)
+    });
+    stage.site.active(1);
+    let before = stage.site.admin.settled_ledger();
+    let load = stage.load();
+    for _ in 0..rounds() {
+        for count in [3, 1] {
+            assert!(stage.site.playhouse(&["scale", &count.to_string()]).status.success());
+            stage.site.active(count);
+            moves(&load, 100);
+        }
+    }
+    let report = stop(load);
+    assert!(report.is_clean(), "{report}");
+    balances(&stage.site, before, &report, "scale with ReusePort");
+}
+
+#[test]
+fn long_connections_are_spread_over_the_instances() {
+    let stage = stage(4, 4);
+    stage.site.active(4);
+    let address = stage.site.address("http");
+    let connections: Vec<_> = (0..200)
+        .map(|_| {
+            let mut wire = Wire::connect(address);
+            wire.send("GET /hello.txt HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(wire.response().status, 200);
+            wire
+        })
+        .collect();
+    eventually("no instance has more than twice its share", || {
+        let status = stage.site.admin.status();
+        let counts: Vec<u64> = status["instances"]
+            .as_array()
+            .expect("instances")
+            .iter()
+            .map(|instance| instance["connections"].as_u64().expect("a number"))
+            .collect();
+        counts.iter().sum::<u64>() >= 200 && counts.iter().all(|count| *count <= 100)
+    });
+    drop(connections);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use crate::control::crash::crash_point;
 use parking_lot::Mutex;
 use playhouse_serve::ledger::{self, Totals};
 use playhouse_sys::SharedPage;
@@ -117,7 +118,15 @@ impl Accounts {
     /// Idempotent: a process without a page is done with. On an error the totals are right all the same, and it is to
     /// be called again.
     pub fn fold(&self, slot: u32, generation: u64) -> io::Result<()> {
-        self.fold_while((slot, generation), |_| true)
+        self.fold_while((slot, generation), |step| {
+            crash_point(match step {
+                Step::UnlinkLast => "fold-unlink-last",
+                Step::Write => "fold-write",
+                Step::Rename => "fold-rename",
+                Step::Unlink => "fold-unlink",
+            });
+            true
+        })
     }
 
     /// Removes all that was counted: the site has stopped, and begins with nothing when it is started again.
