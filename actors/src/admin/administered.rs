@@ -47,7 +47,7 @@ pub trait Administered: Send + Sync + 'static {
 
     /// Ends a whole process by SIGKILL, to see what it costs: `instance-2`, or `controller`.
     fn end_process(&self, _: String) -> BoxFuture<'_, Result<(), Refused>> {
-        Box::pin(async { Err(Refused::one_process()) })
+        Box::pin(async { Err(Refused::no_controller()) })
     }
 
     /// Puts a site file into force, or the one that the site was started from; answers what has changed, as JSON.
@@ -58,18 +58,18 @@ pub trait Administered: Send + Sync + 'static {
 
     /// Sets how many instances there are.
     fn scale(&self, _: Scale) -> BoxFuture<'_, Result<Value, Refused>> {
-        Box::pin(async { Err(Refused::one_process()) })
+        Box::pin(async { Err(Refused::no_controller()) })
     }
 
     /// Drains one instance, `instance-2` say, and ends its process.
     fn drain_instance(&self, _: String) -> BoxFuture<'_, Result<Value, Refused>> {
-        Box::pin(async { Err(Refused::one_process()) })
+        Box::pin(async { Err(Refused::no_controller()) })
     }
 
     /// Replaces every process of the site by one of this binary; `None` is the file that the controller was started
     /// from, as it is now.
     fn upgrade(self: Arc<Self>, _: Option<PathBuf>) -> BoxFuture<'static, Result<Value, Refused>> {
-        Box::pin(async { Err(Refused::one_process()) })
+        Box::pin(async { Err(Refused::no_controller()) })
     }
 }
 
@@ -92,10 +92,10 @@ impl Refused {
         Refused { status, message: message.to_string() }
     }
 
-    fn one_process() -> Self {
+    fn no_controller() -> Self {
         Self::new(
             StatusCode::CONFLICT,
-            "this site runs in one process; set `instances` in its file, and start it again",
+            "this needs a controller: set `instances` in the site file, and ask the site, not one of its instances",
         )
     }
 }

@@ -1,5 +1,6 @@
 //! A site with a controller and several instances, under the load of [`Stage`]: what dies, and what that costs.
 
+mod admin;
 mod adoption;
 mod crash;
 mod death;
