@@ -83,6 +83,7 @@ impl<A: Application> Actor for Connection<A> {
             peer,
             local,
             tls: None,
+            rate: self.socket.meter(peer),
         };
         let (socket, application) = (&*self.socket, self.application.clone());
         // Boxed, so that the wrapper around it stays small and the future is not moved.

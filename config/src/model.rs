@@ -195,6 +195,21 @@ pub struct Limits {
     pub body_bytes: u64,
     /// Concurrent streams of an HTTP/2 connection. Default 128.
     pub streams: u32,
+    /// Open connections of one client address (an IPv4 address, or the first 64 bits of an IPv6 address), over all
+    /// instances; more are closed at once. At most 50,000; `None` limits only all together.
+    pub connections_per_address: Option<NonZeroU32>,
+    /// Requests of one client address, over all instances and connections; more are answered with 429.
+    pub rate: Option<Rate>,
+}
+
+/// How many requests a client address may make: `burst` at once, and `per_second` in the long run. A full burst is made
+/// good within an hour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// At most 1,000,000.
+    pub per_second: NonZeroU32,
+    /// Default `per_second`.
+    pub burst: NonZeroU32,
 }
 
 impl Default for Limits {
@@ -205,6 +220,8 @@ impl Default for Limits {
             header_count: 100,
             body_bytes: 1 << 30,
             streams: 128,
+            connections_per_address: None,
+            rate: None,
         }
     }
 }

@@ -280,6 +280,15 @@ fn errors_of_listeners() {
                 "bind: \"[::]:1\", timeouts: (drain_idle: \"31s\")",
                 "site.ron:2:49: listeners.http.timeouts.drain_idle: is longer than the site's drain_timeout, which ends everything",
             ),
+            (
+                "bind: \"[::]:1\", limits: (connections_per_address: 0, rate: ())",
+                "site.ron:2:60: listeners.http.limits.connections_per_address: 0 is out of range; 1 to 50000 is allowed\n\
+                 site.ron:2:69: listeners.http.limits.rate.per_second: missing; write how many requests a second an address may make, such as per_second: 50",
+            ),
+            (
+                "bind: \"[::]:1\", limits: (rate: (per_second: 2, burst: 7201))",
+                "site.ron:2:64: listeners.http.limits.rate.burst: 7201 is out of range; 1 to 7200 is allowed",
+            ),
         ],
         with_listener,
     );

@@ -60,6 +60,21 @@ fn instances_need_no_more_than_how_many_there_may_be() {
 }
 
 #[test]
+fn an_address_may_make_as_many_requests_at_once_as_in_a_second_unless_the_file_says_otherwise() {
+    let limits = |written: &str| {
+        let text = format!("listeners: {{\"h\": (bind: \"127.0.0.1:0\", limits: ({written}))}}");
+        site(&text).listeners.remove(0).limits
+    };
+    let rate = |limits: &Limits| limits.rate.map(|rate| (rate.per_second.get(), rate.burst.get()));
+    let short = limits("rate: (per_second: 50)");
+    assert_eq!((rate(&short), short.connections_per_address), (Some((50, 50)), None));
+    let long = limits("connections_per_address: 7, rate: (per_second: 1, burst: 3600)");
+    assert_eq!(rate(&long), Some((1, 3600)));
+    assert_eq!(long.connections_per_address.map(|limit| limit.get()), Some(7));
+    assert_eq!(rate(&limits("")), None);
+}
+
+#[test]
 fn a_byte_order_mark_is_not_part_of_the_text() {
     parse("\u{feff}(name: \"s\", listeners: {\"h\": \"[::1]:0\"})", Path::new("site.ron")).unwrap();
 }

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::engine::{h1, h2};
 use crate::metrics::{RouteMetrics, ServerMetrics};
+use crate::shared::addresses::Meter;
 use crate::tls::ListenerCertificates;
 use crate::{Outcome, RequestBody};
 
@@ -62,6 +63,8 @@ pub struct ConnectionInfo {
     pub local: Option<SocketAddr>,
     /// `Some` over TLS.
     pub tls: Option<TlsInfo>,
+    /// Counts the requests of the client's address, where the listener has a rate.
+    pub rate: Option<Meter>,
 }
 
 impl ConnectionInfo {

@@ -1,5 +1,7 @@
 //! Answers that need nothing but the site file: fixed ones, redirects, and the short text of an error.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::uri::Uri;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
@@ -101,6 +103,7 @@ pub fn error(status: StatusCode) -> Response<Body> {
         StatusCode::PAYLOAD_TOO_LARGE => "413 Content Too Large\n",
         StatusCode::URI_TOO_LONG => "414 URI Too Long\n",
         StatusCode::RANGE_NOT_SATISFIABLE => "416 Range Not Satisfiable\n",
+        StatusCode::TOO_MANY_REQUESTS => "429 Too Many Requests\n",
         StatusCode::INTERNAL_SERVER_ERROR => "500 Internal Server Error\n",
         StatusCode::BAD_GATEWAY => "502 Bad Gateway\n",
         StatusCode::SERVICE_UNAVAILABLE => "503 Service Unavailable\n",
@@ -112,6 +115,14 @@ pub fn error(status: StatusCode) -> Response<Body> {
     if !text.is_empty() {
         response.headers_mut().insert(header::CONTENT_TYPE, PLAIN_TEXT);
     }
+    response
+}
+
+/// 429 to a client that is to wait so long (RFC 6585 §4), in whole seconds (RFC 9110 §10.2.3).
+pub fn too_many_requests(wait: Duration) -> Response<Body> {
+    let mut response = error(StatusCode::TOO_MANY_REQUESTS);
+    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     response
 }
 

@@ -17,7 +17,7 @@ use crate::proxy::proxy;
 use crate::random::Random;
 use crate::router::route::{RouteError, Tables};
 use crate::router::{NormalisedPath, Route, Router, Target, host};
-use crate::shared::{Place, Shared};
+use crate::shared::{Addresses, Place, Shared};
 use crate::sockets::Sockets;
 use crate::tls::Certificates;
 use crate::upstream::Upstreams;
@@ -46,6 +46,8 @@ pub struct Site {
     pub ledger: Arc<Ledger>,
     /// This process's place among those that accept from the same sockets; `None` where there are no others.
     pub place: Option<Place>,
+    /// What each client address has.
+    pub addresses: Arc<Addresses>,
     /// Counters and histograms.
     pub metrics: Arc<Metrics>,
     /// The access log.
@@ -72,6 +74,10 @@ impl Site {
         random: Random,
         shared: Shared,
     ) -> Result<Arc<Self>, RouteError> {
+        let addresses = shared.addresses.unwrap_or_else(|| {
+            // Address space alone, until somebody writes to it.
+            Arc::new(Addresses::anonymous(&random).expect("address space for the table of addresses"))
+        });
         let site = Site {
             name: config.name.as_str().into(),
             started: Instant::now(),
@@ -82,12 +88,14 @@ impl Site {
             upstreams: Upstreams::default(),
             ledger: shared.ledger,
             place: shared.place,
+            addresses,
             metrics: Arc::default(),
             access_log: AccessLog::default(),
             files: Arc::default(),
             handlers,
             random: Arc::new(random),
         };
+        site.sockets.limit_by(site.addresses.clone());
         if let Some(place) = &site.place {
             site.sockets.hold();
             site.sockets.share_with(Arc::new(place.clone()));
@@ -142,6 +150,12 @@ impl Site {
 impl Application for Site {
     async fn handle(&self, exchange: &mut Exchange) -> Response<Body> {
         exchange.record.log = self.access_log.capture(exchange);
+        if let Some(rate) = &exchange.connection.rate
+            && let Err(wait) = rate.take(exchange.record.started)
+        {
+            exchange.record.outcome = Some(Outcome::Shed);
+            return respond::too_many_requests(wait);
+        }
         let (route, path) = match self.route(exchange) {
             Ok(found) => found,
             Err(unrouted) => return unrouted.answer(exchange),

@@ -137,3 +137,86 @@ fn cpu_time(process: &crate::harness::Process) -> f64 {
     // Fields 14 and 15 of proc(5), counted behind the name; the clock ticks a hundred times a second everywhere.
     (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
 }
+
+#[test]
+fn an_address_over_its_rate_is_told_to_come_later_and_others_are_served() {
+    let site = Site::new()
+        .listener("http", r#"(bind: "127.0.0.1:0", limits: (rate: (per_second: 1, burst: 3)))"#)
+        .listener("free", r#"(bind: "127.0.0.1:0")"#)
+        .route(r#"(path: "/", to: Respond(status: 200, body: "hello\n"))"#)
+        .start();
+    let started = std::time::Instant::now();
+    let mut wire = site.wire();
+    wire.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(50));
+    let answers: Vec<_> = (0..50).map(|_| wire.response()).collect();
+    let served = answers.iter().filter(|answer| answer.status == 200).count();
+    // A slow machine has given it some more.
+    assert!(served >= 3 && served <= 3 + 1 + started.elapsed().as_secs() as usize, "{served}");
+    assert!(answers[..3].iter().all(|answer| answer.status == 200), "the burst");
+    for answer in answers.iter().filter(|answer| answer.status != 200) {
+        assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
+        assert_eq!(answer.text(), "429 Too Many Requests\n");
+    }
+    // Over HTTP/2 and another connection it is the same client; from another address it is another.
+    let url = site.url("http", "/");
+    for _ in 0..10 {
+        let answer = curl(["--http2-prior-knowledge", &url]);
+        assert!(answer.status == 429 || answer.status == 200, "{answer:?}");
+    }
+    curl(["--interface", "127.0.0.2", &url]).expect(200);
+    for _ in 0..10 {
+        curl([site.url("free", "/")]).expect(200);
+    }
+    let ledger = site.admin.settled_ledger();
+    assert_eq!((ledger.accepted, ledger.shed + ledger.answered), (71, 71), "{ledger:?}");
+    assert!(ledger.shed + 4 + started.elapsed().as_secs() >= 60, "{ledger:?}");
+    assert!(site.admin.metric("playhouse_requests_total", &["outcome=\"shed\"", "listener=\"http\""]) > 0.0);
+    let counted = site.admin.metric("playhouse_rate_limited_requests_total", &["listener=\"http\""]);
+    assert_eq!(counted, ledger.shed as f64);
+    assert_eq!(site.admin.metric("playhouse_address_table_full_total", &[]), 0.0);
+}
+
+#[test]
+fn an_address_with_too_many_connections_gets_no_other_and_others_do() {
+    let site = Site::new()
+        .listener("http", r#"(bind: "127.0.0.1:0", limits: (connections_per_address: 2))"#)
+        .route(r#"(path: "/", to: Respond(status: 200, body: "hello\n"))"#)
+        .start();
+    let request = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    let (mut first, mut second) = (site.wire(), site.wire());
+    for wire in [&mut first, &mut second] {
+        wire.send(request);
+        assert_eq!(wire.response().status, 200);
+    }
+    for _ in 0..10 {
+        site.wire().expect_closed();
+    }
+    curl(["--interface", "127.0.0.2", &site.url("http", "/")]).expect(200);
+    let refused = |site: &crate::harness::Running| {
+        site.admin.metric("playhouse_connections_refused_total", &["listener=\"http\""])
+    };
+    assert_eq!(refused(&site), 10.0);
+    // Acceptors and connections that are killed give back what they had.
+    site.admin.kill("instance-1/listeners/http", "kill");
+    site.wire().expect_closed();
+    drop(first);
+    eventually("the place of a closed connection is free", || {
+        let mut wire = site.wire();
+        wire.try_send(request).is_ok() && wire.try_response(false).is_ok_and(|answer| answer.status == 200)
+    });
+    for shard in 0..16 {
+        site.admin.kill(&format!("instance-1/connections/shard-{shard}"), "kill");
+    }
+    second.expect_closed();
+    let (mut third, mut fourth) = (site.wire(), site.wire());
+    eventually("the places of killed connections are free", || {
+        (third, fourth) = (site.wire(), site.wire());
+        [&mut third, &mut fourth].into_iter().all(|wire| {
+            wire.try_send(request).is_ok()
+                && wire.try_response(false).is_ok_and(|answer| answer.status == 200)
+        })
+    });
+    third.send(request);
+    assert_eq!(third.response().status, 200);
+    assert_eq!(site.admin.settled_ledger().shed, 0);
+}

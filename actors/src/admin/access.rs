@@ -119,6 +119,7 @@ mod tests {
                 peer,
                 local: Some("192.0.2.1:9900".parse().unwrap()),
                 tls: None,
+                rate: None,
             }),
             informational: Informational::Unsupported,
             record: Record::new(Instant::now()),

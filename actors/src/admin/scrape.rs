@@ -14,6 +14,8 @@ pub(super) fn scrape(instance: &Instance) -> String {
         let (labels, counts) = ([("listener", &**socket.name())], socket.counts());
         scrape.set("playhouse_connections", &labels, counts.open as f64);
         scrape.set("playhouse_connections_accepted_total", &labels, counts.accepted as f64);
+        scrape.set("playhouse_connections_refused_total", &labels, counts.refused as f64);
+        scrape.set("playhouse_rate_limited_requests_total", &labels, counts.rate_limited as f64);
         scrape.set("playhouse_accept_errors_total", &labels, counts.errors as f64);
     }
     for upstream in site.upstreams.status() {
@@ -29,6 +31,7 @@ pub(super) fn scrape(instance: &Instance) -> String {
     scrape.set("playhouse_actor_messages_total", &[], instance.tree().messages() as f64);
     scrape.set("playhouse_blocked_threads", &[], instance.tree().blocked_threads().len() as f64);
     scrape.set("playhouse_event_loop_lag_seconds", &[], instance.samples().event_loop_lag().as_secs_f64());
+    scrape.set("playhouse_address_table_full_total", &[], site.addresses.overflowed() as f64);
     site.access_log.collect(&mut scrape);
     scrape.render()
 }

@@ -29,6 +29,11 @@ pub fn board_path(directory: &Path) -> PathBuf {
     directory.join("board")
 }
 
+/// Where the instances of a site count what each client address has.
+pub fn limits_path(directory: &Path) -> PathBuf {
+    directory.join("limits")
+}
+
 /// Removes what a process that has ended has left in its place; nothing where the place is another's by its record.
 pub fn remove_files(directory: &Path, slot: u32, process: &Process) {
     let is_anothers = |record: Record| (record.pid, record.started) != (process.pid(), process.started());

@@ -9,7 +9,7 @@ use playhouse_config::model;
 use playhouse_protocol::control::{SiteText, State, ToController, ToInstance};
 use playhouse_serve::Ledger;
 use playhouse_serve::ledger;
-use playhouse_serve::shared::{Board, Shared};
+use playhouse_serve::shared::{Addresses, Board, Shared};
 use playhouse_sys::SharedPage;
 use ractor::SpawnErr;
 
@@ -173,6 +173,12 @@ fn shared(identity: &Identity) -> Shared {
     match Board::open(&files::board_path(directory)) {
         Ok(board) => shared.place = board.mine(*slot),
         Err(error) => tracing::warn!(%error, "no board: clients are not shared evenly"),
+    }
+    match Addresses::open(&files::limits_path(directory), *slot) {
+        Ok(addresses) => shared.addresses = Some(Arc::new(addresses)),
+        Err(error) => {
+            tracing::warn!(%error, "no table of addresses: limits of clients are this instance's alone")
+        }
     }
     shared
 }

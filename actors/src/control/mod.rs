@@ -16,7 +16,8 @@ mod sample;
 
 pub use conversation::{BeginError, Conversation, Identity};
 pub use files::{
-    admin_path, board_path, control_path, is_instance_of, ledger_path, remove_files, remove_files_of,
+    admin_path, board_path, control_path, is_instance_of, ledger_path, limits_path, remove_files,
+    remove_files_of,
 };
 pub use host::{HostError, run};
 pub(crate) use instance_link::InstanceLink;

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use playhouse_config::model;
 use playhouse_protocol::control::{MAX_DESCRIPTORS, Passed, SiteText, State, TicketKey, ToInstance};
-use playhouse_serve::shared::Board;
+use playhouse_serve::shared::{Addresses, Board};
 use playhouse_serve::sockets::{Bound, Passable};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -61,6 +61,7 @@ pub struct Fleet {
     ticket_keys: Mutex<Vec<TicketKey>>,
     accounts: Accounts,
     board: Board,
+    addresses: Addresses,
     memo: Mutex<Memo>,
     /// The newest revision that was given to a configuration, whether it came into force or not.
     revision: AtomicU64,
@@ -69,6 +70,14 @@ pub struct Fleet {
     starts: Mutex<Starts>,
     stopping: AtomicBool,
     changed: watch::Sender<u64>,
+}
+
+/// What the processes of the site share in its state directory.
+#[derive(Debug)]
+pub(super) struct Pages {
+    pub(super) accounts: Accounts,
+    pub(super) board: Board,
+    pub(super) addresses: Addresses,
 }
 
 /// How starting went lately.
@@ -106,10 +115,10 @@ impl Fleet {
         tree: Arc<Tree>,
         in_force: InForce,
         bound: Bound,
-        accounts: Accounts,
-        board: Board,
+        pages: Pages,
         memo: Memo,
     ) -> Self {
+        let Pages { accounts, board, addresses } = pages;
         let revision = in_force.text.revision;
         Fleet {
             directory,
@@ -121,6 +130,7 @@ impl Fleet {
             ticket_keys: Mutex::default(),
             accounts,
             board,
+            addresses,
             memo: Mutex::new(memo),
             revision: AtomicU64::new(revision),
             scaler: Arc::default(),
@@ -453,6 +463,7 @@ impl Fleet {
         member.set_state(State::Gone);
         self.board.clear(member.slot());
         self.steer();
+        self.addresses.release_slot(member.slot());
         if let Err(error) = self.accounts.fold(member.slot(), member.generation()) {
             // Its counts are in the sums all the same, and the next fold takes it along.
             tracing::warn!(instance = member.name(), %error, "the ledger's page of an instance that has ended stays for now");
@@ -466,9 +477,15 @@ impl Fleet {
         let living: Vec<_> =
             self.members().iter().map(|member| (member.slot(), member.generation())).collect();
         for (slot, generation) in self.accounts.pages() {
-            if !living.contains(&(slot, generation))
-                && let Err(error) = self.accounts.fold(slot, generation)
-            {
+            if living.contains(&(slot, generation)) {
+                continue;
+            }
+            if !living.iter().any(|(living, _)| *living == slot) {
+                // Before its page is gone, and nobody knows any more that it was there.
+                self.board.clear(slot);
+                self.addresses.release_slot(slot);
+            }
+            if let Err(error) = self.accounts.fold(slot, generation) {
                 tracing::warn!(slot, generation, %error, "a ledger page of a process that has ended stays for now");
             }
         }
@@ -480,8 +497,9 @@ impl Fleet {
         if let Err(error) = self.accounts.forget() {
             tracing::warn!(%error, "the ledger's files stay, and count on with the next start");
         }
-        // It may be gone; the next start makes another.
+        // They may be gone; the next start makes others.
         let _ = std::fs::remove_file(control::board_path(&self.directory));
+        let _ = std::fs::remove_file(control::limits_path(&self.directory));
     }
 
     /// Gives the place of an instance that is buried to others.

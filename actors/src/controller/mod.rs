@@ -35,7 +35,7 @@ use parking_lot::Mutex;
 use playhouse_config::model;
 use playhouse_protocol::control::{Hello, SiteText, State, VERSION};
 use playhouse_serve::random::Random;
-use playhouse_serve::shared::Board;
+use playhouse_serve::shared::{Addresses, Board};
 use playhouse_serve::site::Handlers;
 use playhouse_serve::sockets::{Bound, Given, Passable, Prepared, Sockets};
 use playhouse_serve::tls::Certificates;
@@ -43,13 +43,14 @@ use ractor::{ActorCell, SpawnErr};
 use tokio::time::Instant;
 
 use accounts::Accounts;
+use fleet::Pages;
 pub use fleet::{Fleet, InForce, StartReport};
 use keeper::Keeper;
 use memo::Memo;
 use scaler::Scaler;
 
 use crate::admin;
-use crate::control::{board_path, process, record};
+use crate::control::{board_path, limits_path, process, record};
 use crate::instance::{Exit, StartError};
 use crate::reload::{ReloadError, Reloaded};
 use crate::service_manager::{Listening, Notifier, ServiceManager, Serviced};
@@ -183,7 +184,11 @@ impl Controller {
         let board = Board::open_or_create(&board_path(&directory)).map_err(ReloadError::StateDir)?;
         memo.write(&directory).map_err(ReloadError::StateDir)?;
         let in_force = InForce::new(text, site).ok_or(ReloadError::NeedsRestart("instances"))?;
-        let fleet = Arc::new(Fleet::new(directory, tree.clone(), in_force, bound, accounts, board, memo));
+        let addresses =
+            Addresses::open_or_create(&limits_path(&directory), in_force.instances.slots(), &random)
+                .map_err(ReloadError::StateDir)?;
+        let pages = Pages { accounts, board, addresses };
+        let fleet = Arc::new(Fleet::new(directory, tree.clone(), in_force, bound, pages, memo));
         fleet.take_ticket_keys(keys);
         for member in members {
             let member = fleet.adopt(member);

@@ -159,6 +159,20 @@ record! {
         body_bytes: Size,
         /// Concurrent streams of an HTTP/2 connection.
         streams: u64,
+        /// Open connections of one client address.
+        connections_per_address: u64,
+        /// Requests of one client address.
+        rate: Rate,
+    }
+}
+
+record! {
+    /// How many requests a client address may make.
+    Rate {
+        /// In the long run, 1 to 1,000,000. Required.
+        per_second: u64,
+        /// At once; default `per_second`.
+        burst: u64,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::address::not_a_socket_address;
@@ -9,7 +10,7 @@ use super::value::shown;
 use super::{Resolver, collide};
 use crate::error::At;
 use crate::file::{self, Named};
-use crate::model::{Bind, Certificate, ClientTimeouts, Limits, Listener, Sharing};
+use crate::model::{Bind, Certificate, ClientTimeouts, Limits, Listener, Rate, Sharing};
 
 /// Most open connections of one listener.
 const MAX_CONNECTIONS: u64 = 10_000_000;
@@ -19,6 +20,12 @@ const HEADER_BYTES: std::ops::RangeInclusive<u64> = 1 << 10..=16 << 20;
 const MAX_HEADER_COUNT: u64 = 10_000;
 /// Most concurrent streams of one HTTP/2 connection.
 const MAX_STREAMS: u64 = 65_535;
+/// Most open connections of one address that are counted.
+const MAX_CONNECTIONS_PER_ADDRESS: u64 = 50_000;
+/// Finest rate: an interval of a microsecond.
+const MAX_PER_SECOND: u64 = 1_000_000;
+/// Longest time in which a burst is made good.
+const MAX_BURST_SECONDS: u64 = 3600;
 
 impl Resolver<'_, '_> {
     pub(super) fn listeners(
@@ -185,13 +192,34 @@ impl Resolver<'_, '_> {
             1..=MAX_HEADER_COUNT,
         );
         let streams = self.count_or(raw.streams, default.streams, &at.field("streams"), 1..=MAX_STREAMS);
+        let connections_per_address = self.count(
+            raw.connections_per_address,
+            &at.field("connections_per_address"),
+            1..=MAX_CONNECTIONS_PER_ADDRESS,
+        );
+        let rate = match &raw.rate {
+            Some(rate) => self.rate(rate, &at.field("rate")).map(Some),
+            None => Some(None),
+        };
         Some(Limits {
             connections: connections?,
             header_bytes: header_bytes?,
             header_count: header_count?,
             body_bytes: raw.body_bytes.map_or(default.body_bytes, |size| size.0),
             streams: streams?,
+            connections_per_address: connections_per_address?.and_then(non_zero),
+            rate: rate?,
         })
+    }
+
+    fn rate(&mut self, raw: &file::Rate, at: &At) -> Option<Rate> {
+        let field = at.field("per_second");
+        let missing = "missing; write how many requests a second an address may make, such as per_second: 50";
+        let per_second = self.required(raw.per_second, &field, missing)?;
+        let per_second = self.count(Some(per_second), &field, 1..=MAX_PER_SECOND)??;
+        let longest = MAX_BURST_SECONDS * per_second;
+        let burst = self.count(raw.burst, &at.field("burst"), 1..=longest.min(u32::MAX.into()))?;
+        Some(Rate { per_second: non_zero(per_second)?, burst: non_zero(burst.unwrap_or(per_second))? })
     }
 
     fn client_timeouts(
@@ -222,4 +250,9 @@ impl Resolver<'_, '_> {
             drain_idle: drain_idle?,
         })
     }
+}
+
+/// `None` for what a range has refused already.
+fn non_zero(value: u64) -> Option<NonZeroU32> {
+    NonZeroU32::new(value.try_into().ok()?)
 }

@@ -98,7 +98,7 @@ impl Line {
         status: Option<StatusCode>,
         ended: SystemTime,
     ) -> Self {
-        let ConnectionInfo { id, listener, listener_index, peer, local, tls } = connection;
+        let ConnectionInfo { id, listener, listener_index, peer, local, tls, rate: _ } = connection;
         let connection = Arc::new(ConnectionInfo {
             id: *id,
             listener: listener.clone(),
@@ -106,6 +106,7 @@ impl Line {
             peer: *peer,
             local: *local,
             tls: tls.clone(),
+            rate: None,
         });
         let end = End { outcome: Outcome::Rejected, status, bytes_sent: 0, duration: Duration::ZERO };
         Line { entry: None, connection, route: None, server: None, end, ended }
@@ -151,6 +152,7 @@ pub(super) mod tests {
                 peer: Peer::Tcp("[::ffff:192.0.2.1]:4711".parse().unwrap()),
                 local: None,
                 tls: None,
+                rate: None,
             }),
             informational: Informational::Unsupported,
             record: Record::new(tokio::time::Instant::now()),

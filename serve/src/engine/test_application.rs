@@ -76,5 +76,6 @@ pub(crate) fn connection_info() -> Arc<ConnectionInfo> {
         peer: Peer::Unix,
         local: None,
         tls: None,
+        rate: None,
     })
 }

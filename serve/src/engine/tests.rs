@@ -49,6 +49,7 @@ async fn connect(settings: Settings, application: &Arc<TestApplication>) -> (Str
         peer,
         local: listener.local(),
         tls: None,
+        rate: None,
     };
     let connection = serve(stream, info, Arc::new(settings), application.clone(), std::future::pending());
     (client, tokio::spawn(connection))

@@ -100,6 +100,24 @@ pub const METRICS: &[Metric] = &[
         "Client connections that were accepted.",
     ),
     counter(
+        "playhouse_connections_refused_total",
+        "connections",
+        &["listener"],
+        "Client connections that were closed at once, because their address had as many as it may have.",
+    ),
+    counter(
+        "playhouse_rate_limited_requests_total",
+        "requests",
+        &["listener"],
+        "Requests that were answered with 429, because their address makes more than it may make.",
+    ),
+    counter(
+        "playhouse_address_table_full_total",
+        "decisions",
+        &[],
+        "Connections and requests that were let through without a limit, because the table of client addresses had no room.",
+    ),
+    counter(
         "playhouse_handshake_failures_total",
         "connections",
         &["listener"],

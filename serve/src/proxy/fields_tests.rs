@@ -12,6 +12,7 @@ fn connection() -> ConnectionInfo {
         peer: Peer::Tcp("[::ffff:192.0.2.7]:4000".parse().unwrap()),
         local: None,
         tls: None,
+        rate: None,
     }
 }
 

@@ -64,6 +64,7 @@ fn exchange(method: &str, uri: &str, body: RequestBody) -> Exchange {
             peer: Peer::Unix,
             local: None,
             tls: None,
+            rate: None,
         }),
         informational: Informational::Unsupported,
         record: Record::new(Instant::now()),
@@ -190,4 +191,30 @@ fn the_tables_of_one_process_count_where_the_others_can_read() {
     assert!(Arc::ptr_eq(&site.ledger, &ledger));
     site.place.as_ref().unwrap().set_active(true);
     assert_eq!(theirs.share().active, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_address_asks_beyond_its_rate_is_shed_and_told_when_to_come_again() {
+    use std::num::NonZeroU32;
+    let site = site(vec![route("/", respond(200))]);
+    let number = |number| NonZeroU32::new(number).unwrap();
+    let rate = model::Rate { per_second: number(1), burst: number(2) };
+    let limited = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let ask = |address: [u8; 4]| {
+        let mut exchange = exchange("GET", "/", RequestBody::Empty);
+        let connection = Arc::get_mut(&mut exchange.connection).unwrap();
+        connection.rate = Some(site.addresses.meter("http", address.into(), rate, limited.clone()));
+        let response = site.handle(&mut exchange).now_or_never().unwrap();
+        let wait = response.headers().get(header::RETRY_AFTER).map(|wait| wait.to_str().unwrap().to_owned());
+        (response.status().as_u16(), exchange.record.outcome, wait)
+    };
+    let (one, two) = ([192, 0, 2, 1], [192, 0, 2, 2]);
+    assert_eq!([ask(one), ask(one)], [(200, None, None), (200, None, None)]);
+    assert_eq!(ask(one), (429, Some(Outcome::Shed), Some("1".to_owned())));
+    assert_eq!(ask(two).0, 200);
+    tokio::time::advance(Duration::from_millis(999)).await;
+    assert_eq!(ask(one).0, 429);
+    tokio::time::advance(Duration::from_millis(1)).await;
+    assert_eq!(ask(one).0, 200);
+    assert_eq!(limited.load(std::sync::atomic::Ordering::Relaxed), 2);
 }

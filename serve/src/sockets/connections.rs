@@ -1,11 +1,24 @@
 //! The count of a socket's open connections, and its limit.
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Notify;
 
 use super::fairness::Peers;
+use crate::exchange::Peer;
+use crate::shared::Addresses;
+use crate::shared::addresses::AddressLease;
+
+/// What the sockets of a process have in common with those of others.
+#[derive(Debug, Default)]
+pub(super) struct Surroundings {
+    /// Those who accept from the same sockets, where there are any.
+    pub(super) peers: OnceLock<Arc<dyn Peers>>,
+    /// What each client address has, where that is limited.
+    pub(super) addresses: OnceLock<Arc<Addresses>>,
+}
 
 /// How many connections of a socket are open, and how many may be.
 #[derive(Debug)]
@@ -13,16 +26,16 @@ pub struct Connections {
     open: AtomicUsize,
     limit: AtomicUsize,
     freed: Notify,
-    peers: Arc<OnceLock<Arc<dyn Peers>>>,
+    surroundings: Arc<Surroundings>,
 }
 
 impl Connections {
-    pub(super) fn new(limit: usize, peers: Arc<OnceLock<Arc<dyn Peers>>>) -> Arc<Self> {
+    pub(super) fn new(limit: usize, surroundings: Arc<Surroundings>) -> Arc<Self> {
         Arc::new(Connections {
             open: AtomicUsize::new(0),
             limit: AtomicUsize::new(limit),
             freed: Notify::new(),
-            peers,
+            surroundings,
         })
     }
 
@@ -52,16 +65,34 @@ impl Connections {
 
     /// Those who accept from the same sockets, where there are any.
     pub(super) fn peers(&self) -> Option<&Arc<dyn Peers>> {
-        self.peers.get()
+        self.surroundings.peers.get()
     }
 
-    pub(super) fn lease(self: &Arc<Self>) -> Lease {
+    /// What each client address has, where that is limited.
+    pub(super) fn addresses(&self) -> Option<&Arc<Addresses>> {
+        self.surroundings.addresses.get()
+    }
+
+    /// One of the `limit` connections that the client's address may have on a listener; `Err` where it has them all.
+    pub(super) fn admit(
+        &self,
+        listener: &str,
+        peer: &Peer,
+        limit: Option<NonZeroU32>,
+    ) -> Result<Option<AddressLease>, Refused> {
+        let (Peer::Tcp(peer), Some(limit), Some(addresses)) = (peer, limit, self.addresses()) else {
+            return Ok(None);
+        };
+        addresses.lease(listener, peer.ip(), limit.get()).map(Some).ok_or(Refused)
+    }
+
+    pub(super) fn lease(self: &Arc<Self>, address: Option<AddressLease>) -> Lease {
         self.open.fetch_add(1, Ordering::AcqRel);
-        let peers = self.peers.get().cloned();
+        let peers = self.peers().cloned();
         if let Some(peers) = &peers {
             peers.opened();
         }
-        Lease { connections: self.clone(), peers }
+        Lease { connections: self.clone(), peers, _address: address }
     }
 }
 
@@ -72,7 +103,13 @@ pub struct Lease {
     connections: Arc<Connections>,
     /// Whom it was counted for.
     peers: Option<Arc<dyn Peers>>,
+    /// Given back with it.
+    _address: Option<AddressLease>,
 }
+
+/// The client's address has as many connections as it may have.
+#[derive(Debug)]
+pub(super) struct Refused;
 
 impl Drop for Lease {
     fn drop(&mut self) {

@@ -21,13 +21,15 @@ pub use prepare::{BindError, BindErrorKind, Changes, Prepared};
 pub use socket::{AcceptError, Counts, Socket};
 
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use dashmap::DashMap;
 use parking_lot::Mutex;
 
+use self::connections::Surroundings;
 use self::gate::Gate;
 use crate::net;
+use crate::shared::Addresses;
 
 /// All sockets of a site, by the listener's name. They accept at once, unless they are [held](Sockets::hold).
 #[derive(Debug, Default)]
@@ -36,7 +38,7 @@ pub struct Sockets {
     /// Every name that was ever seen; its place is its number.
     names: Mutex<Vec<Arc<str>>>,
     gate: Arc<Gate>,
-    peers: Arc<OnceLock<Arc<dyn Peers>>>,
+    surroundings: Arc<Surroundings>,
 }
 
 impl Sockets {
@@ -105,13 +107,19 @@ impl Sockets {
     /// Counts connections for `peers`, and lets them go first where they have fewer. To be called once, before the first
     /// acceptor runs; later calls change nothing.
     pub fn share_with(&self, peers: Arc<dyn Peers>) {
-        let _ = self.peers.set(peers);
+        let _ = self.surroundings.peers.set(peers);
         self.set_active(self.is_active());
+    }
+
+    /// Counts what each client address has in this table. To be called once, before the first acceptor runs; without it
+    /// no address is limited.
+    pub fn limit_by(&self, addresses: Arc<Addresses>) {
+        let _ = self.surroundings.addresses.set(addresses);
     }
 
     /// Says to the others whether they may leave clients to us.
     fn set_active(&self, active: bool) {
-        if let Some(peers) = self.peers.get() {
+        if let Some(peers) = self.surroundings.peers.get() {
             peers.set_active(active);
         }
     }

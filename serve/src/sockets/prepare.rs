@@ -189,9 +189,9 @@ impl Sockets {
                 (Some(listener), _) => {
                     let index = self.index(&plan.name);
                     let name = plan.name.clone();
-                    let (gate, peers) = (self.gate.clone(), self.peers.clone());
+                    let (gate, around) = (self.gate.clone(), self.surroundings.clone());
                     let socket =
-                        Socket::new(plan.name, index, plan.bind, listener, plan.settings, gate, peers);
+                        Socket::new(plan.name, index, plan.bind, listener, plan.settings, gate, around);
                     let socket = Arc::new(socket);
                     self.table.insert(name, socket.clone());
                     changes.added.push(socket);

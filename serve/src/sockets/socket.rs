@@ -10,7 +10,8 @@ use playhouse_config::model::Bind;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::fairness::{Peers, Turns};
+use super::connections::Surroundings;
+use super::fairness::Turns;
 use super::gate::Gate;
 use super::handoff::{CAPACITY, Handoff};
 use super::{Accepted, Connections, TicketId};
@@ -18,6 +19,7 @@ use crate::engine::Settings;
 use crate::epoch::Owner;
 use crate::exchange::Peer;
 use crate::net::{self, Stream, is_exhausted};
+use crate::shared::addresses::Meter;
 
 /// One listening socket: accepted streams go through its bounded hand-off queue, so that neither the end of an acceptor
 /// nor that of a connection which has not begun loses a client.
@@ -45,6 +47,8 @@ pub struct Socket {
     accepted: AtomicU64,
     handed: AtomicU64,
     errors: AtomicU64,
+    refused: AtomicU64,
+    rate_limited: Arc<AtomicU64>,
 }
 
 /// Why nothing was accepted.
@@ -70,6 +74,10 @@ pub struct Counts {
     pub handed: u64,
     /// Errors of `accept`.
     pub errors: u64,
+    /// Streams that were closed at once, because their address had as many as it may have.
+    pub refused: u64,
+    /// Requests over the rate of their address.
+    pub rate_limited: u64,
     /// Streams that wait in the hand-off queue now.
     pub waiting: usize,
     /// Connections open now, those that wait among them.
@@ -84,7 +92,7 @@ impl Socket {
         listener: Arc<net::Listener>,
         settings: Arc<Settings>,
         gate: Arc<Gate>,
-        peers: Arc<OnceLock<Arc<dyn Peers>>>,
+        surroundings: Arc<Surroundings>,
     ) -> Self {
         Socket {
             name,
@@ -94,7 +102,7 @@ impl Socket {
             listener: ArcSwapOption::new(Some(listener)),
             owner: Owner::default(),
             handoff: Handoff::default(),
-            connections: Connections::new(settings.limits.connections, peers),
+            connections: Connections::new(settings.limits.connections, surroundings),
             settings: ArcSwap::new(settings),
             turns: Turns::default(),
             gate,
@@ -105,6 +113,8 @@ impl Socket {
             accepted: AtomicU64::new(0),
             handed: AtomicU64::new(0),
             errors: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            rate_limited: Arc::default(),
         }
     }
 
@@ -117,6 +127,15 @@ impl Socket {
     /// # Errors
     /// See [`AcceptError`]; only `Closed` is final.
     pub async fn accept(&self) -> Result<TicketId, AcceptError> {
+        loop {
+            if let Some(ticket) = self.accept_one().await? {
+                return Ok(ticket);
+            }
+        }
+    }
+
+    /// As [`Socket::accept`]; `None` for a client whose address has as many connections as it may have.
+    async fn accept_one(&self) -> Result<Option<TicketId>, AcceptError> {
         tokio::select! {
             biased;
             () = self.gate.opened() => {}
@@ -196,10 +215,14 @@ impl Socket {
         }
         let abandoned =
             group.sockets().map(|(slot, _)| slot).filter(|slot| *slot != own && !peers.is_active(*slot));
+        let mut taken = 0;
         for slot in abandoned {
-            while tickets.len() < SWEPT && self.handoff.len() < CAPACITY && self.connections.has_room() {
+            while taken < SWEPT && self.handoff.len() < CAPACITY && self.connections.has_room() {
                 match listener.accept_of_slot(slot) {
-                    Ok(Some((stream, peer))) => tickets.push(self.push(listener, stream, peer)),
+                    Ok(Some((stream, peer))) => {
+                        taken += 1;
+                        tickets.extend(self.push(listener, stream, peer));
+                    }
                     Ok(None) => break,
                     Err(_) => {
                         self.errors.fetch_add(1, Ordering::Relaxed);
@@ -211,11 +234,17 @@ impl Socket {
         tickets
     }
 
-    fn push(&self, listener: &net::Listener, stream: Stream, peer: Peer) -> TicketId {
+    /// Puts a stream into the hand-off queue, or closes it: `None`, where its address has as many as it may have.
+    fn push(&self, listener: &net::Listener, stream: Stream, peer: Peer) -> Option<TicketId> {
+        let limit = self.settings.load().limits.connections_per_address;
+        let Ok(address) = self.connections.admit(&self.name, &peer, limit) else {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
         self.accepted.fetch_add(1, Ordering::Relaxed);
         let local = listener.local_of(&stream);
-        let lease = self.connections.lease();
-        self.handoff.push(Accepted { stream, peer, local, lease })
+        let lease = self.connections.lease(address);
+        Some(self.handoff.push(Accepted { stream, peer, local, lease }))
     }
 
     /// Takes an accepted stream; `None` when it has been taken already.
@@ -333,6 +362,13 @@ impl Socket {
         self.settings.load_full()
     }
 
+    /// What counts the requests of a connection that begins now, where its address has a rate.
+    pub fn meter(&self, peer: Peer) -> Option<Meter> {
+        let rate = self.settings.load().limits.rate?;
+        let (Peer::Tcp(peer), Some(addresses)) = (peer, self.connections.addresses()) else { return None };
+        Some(addresses.meter(&self.name, peer.ip(), rate, self.rate_limited.clone()))
+    }
+
     /// The open connections.
     pub fn connections(&self) -> &Arc<Connections> {
         &self.connections
@@ -348,6 +384,8 @@ impl Socket {
             waiting,
             open: self.connections.open(),
             errors: self.errors.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            rate_limited: self.rate_limited.load(Ordering::Relaxed),
             accepted: self.accepted.load(Ordering::Acquire),
         }
     }

@@ -98,6 +98,7 @@ impl Site {
                 peer: Peer::Unix,
                 local: None,
                 tls: None,
+                rate: None,
             }),
             informational: Informational::Unsupported,
             record: Record::new(Instant::now()),

@@ -130,6 +130,7 @@ fn request(method: Method, headers: &[(&'static str, &'static str)], body: Reque
             peer: Peer::Tcp("192.0.2.7:4000".parse().unwrap()),
             local: None,
             tls: None,
+            rate: None,
         }),
         informational: Informational::Unsupported,
         record: Record::new(Instant::now()),
