@@ -4,7 +4,7 @@ use std::any::Any;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -264,9 +264,13 @@ impl<A: Actor> Seated<A> {
     async fn guarded<T>(&self, work: impl Future<Output = T>, droppable: bool) -> Option<T> {
         let mut work = pin!(work);
         let mut stall = None;
+        let mut registered: Option<Waker> = None;
         poll_fn(|cx| {
             let _polling = watchdog::polling(self.seat.id());
-            self.seat.signals().register(cx.waker());
+            if registered.as_ref().is_none_or(|registered| !registered.will_wake(cx.waker())) {
+                self.seat.signals().register(cx.waker().clone());
+                registered = Some(cx.waker().clone());
+            }
             loop {
                 if self.seat.signals().has_fault() {
                     match self.seat.signals().take_fault() {

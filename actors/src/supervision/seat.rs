@@ -361,6 +361,7 @@ impl Seat {
     /// The incarnation is gone, with all that it held.
     pub(super) fn vacate(&self) {
         *self.occupant.lock() = None;
+        self.signals.deregister();
         self.since_ms.store(self.shared.now_ms(), Ordering::Relaxed);
         self.occupied.store(false, Ordering::Release);
         self.set_state(SeatState::Stopped);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
-use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
 
 use super::Fault;
 
@@ -13,7 +13,8 @@ use super::Fault;
 pub(super) struct Signals {
     raised: AtomicU8,
     stall_ms: AtomicU64,
-    waker: AtomicWaker,
+    /// Stays here when it is called: who polls registers once, not at every poll.
+    waker: Mutex<Option<Waker>>,
     by_operator: AtomicBool,
 }
 
@@ -74,14 +75,22 @@ impl Signals {
         self.by_operator.swap(false, Ordering::AcqRel)
     }
 
-    /// The task to wake.
-    pub fn register(&self, waker: &Waker) {
-        self.waker.register(waker);
+    /// The task to wake from now on. Flags are to be looked at behind this.
+    pub fn register(&self, waker: Waker) {
+        *self.waker.lock() = Some(waker);
+    }
+
+    /// The task is no more.
+    pub fn deregister(&self) {
+        *self.waker.lock() = None;
     }
 
     fn raise(&self, signal: u8) {
         self.raised.fetch_or(signal, Ordering::AcqRel);
-        self.waker.wake();
+        let waker = self.waker.lock().clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 }
 
