@@ -1,5 +1,6 @@
 //! Small files in memory.
 
+use std::ffi::CString;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -97,14 +98,16 @@ pub(super) enum Content {
 /// A file in memory.
 #[derive(Debug)]
 pub(super) struct Cached {
+    /// Where it is asked for whether it has changed.
+    pub(super) path: CString,
     pub(super) head: Head,
     pub(super) answer: Arc<CachedAnswer>,
 }
 
 impl Cached {
-    pub(super) fn new(head: Head, content: Bytes) -> Self {
+    pub(super) fn new(path: CString, head: Head, content: Bytes) -> Self {
         let answer = Arc::new(CachedAnswer::new(head.fields.clone(), content));
-        Cached { head, answer }
+        Cached { path, head, answer }
     }
 }
 
@@ -112,6 +115,7 @@ impl Cached {
 struct Key {
     root: u64,
     coding: Option<Encoding>,
+    /// Beneath the root.
     path: Box<[u8]>,
 }
 

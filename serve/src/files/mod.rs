@@ -27,11 +27,11 @@ mod head;
 mod open;
 mod range;
 
-use std::os::unix::ffi::OsStrExt;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, header};
 use playhouse_config::model::{self, Encoding, PathPattern};
 use rustix::io::Errno;
 
@@ -93,13 +93,11 @@ impl Static {
     /// The representation of what is at `relative`: its index file where it is a directory, a precompressed sibling where
     /// the client prefers one.
     async fn select(&self, relative: &[u8], headers: &HeaderMap) -> Result<Selected, Errno> {
-        let mut path = self.root.path(relative);
+        let mut path = Cow::Borrowed(relative);
         let original = if matches!(relative.last(), None | Some(b'/')) {
-            let directory = path.len();
             let mut found = Err(Errno::NOENT);
             for name in &self.index {
-                path.truncate(directory);
-                path.extend_from_slice(name);
+                path = [relative, name].concat().into();
                 found = match self.find(&path, None).await {
                     Err(Errno::NOENT) => continue,
                     // An index that is a directory is none.
@@ -117,12 +115,9 @@ impl Static {
             return Ok(Selected::File(original));
         }
         for coding in accept_encoding::preferred(headers, &self.precompressed) {
-            let length = path.len();
-            path.extend_from_slice(head::suffix(coding).as_bytes());
-            let sibling = self.find(&path, Some(coding)).await;
-            path.truncate(length);
+            let sibling = [&*path, head::suffix(coding).as_bytes()].concat();
             // One that is older was made from something else. Whole seconds, since some tools copy no more.
-            if let Ok(Found::File(sibling)) = sibling
+            if let Ok(Found::File(sibling)) = self.find(&sibling, Some(coding)).await
                 && sibling.head().stamp.modified.0 >= original.head().stamp.modified.0
             {
                 return Ok(Selected::File(sibling));
@@ -159,13 +154,18 @@ enum Selected {
 
 /// Answers with what the preconditions and the range leave of a file (RFC 9110 §13.2.2).
 fn serve<B>(request: &http::Request<B>, content: &Content) -> Response<Body> {
+    let get = *request.method() == Method::GET;
+    if let (true, Content::Memory(cached)) = (get, content)
+        && request.headers().keys().all(is_indifferent)
+    {
+        return Response::new(Body::Cached(cached.answer.clone()));
+    }
     let head = content.head();
     match conditional::evaluate(request.headers(), head) {
         Precondition::Failed => return respond::error(StatusCode::PRECONDITION_FAILED),
         Precondition::NotModified => return not_modified(head),
         Precondition::Passed => {}
     }
-    let get = *request.method() == Method::GET;
     let size = head.stamp.size;
     let range = if get && conditional::range_applies(request.headers(), head) {
         range::of_request(request.headers(), size)
@@ -190,6 +190,20 @@ fn serve<B>(request: &http::Request<B>, content: &Content) -> Response<Body> {
         response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
     }
     response
+}
+
+/// Whether a field of the request does not decide what is sent of a file: most requests have none that does, and are spared
+/// the search for each of those.
+fn is_indifferent(name: &HeaderName) -> bool {
+    !matches!(
+        *name,
+        header::IF_MATCH
+            | header::IF_NONE_MATCH
+            | header::IF_MODIFIED_SINCE
+            | header::IF_UNMODIFIED_SINCE
+            | header::IF_RANGE
+            | header::RANGE
+    )
 }
 
 /// 304 with the fields that RFC 9110 §15.4.5 asks for.
@@ -273,17 +287,6 @@ fn slice(cached: &Cached, first: u64, length: u64) -> Bytes {
         .saturating_add(usize::try_from(length).unwrap_or(usize::MAX))
         .min(cached.answer.content().len());
     cached.answer.content().slice(first..last)
-}
-
-impl Root {
-    /// The path of what is at `relative`.
-    fn path(&self, relative: &[u8]) -> Vec<u8> {
-        let root = self.directory().as_os_str().as_bytes();
-        let mut path = Vec::with_capacity(root.len() + relative.len() + 32);
-        path.extend_from_slice(root);
-        path.extend_from_slice(relative);
-        path
-    }
 }
 
 #[cfg(test)]

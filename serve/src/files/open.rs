@@ -1,10 +1,10 @@
 //! Finding a file beneath a root.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -68,10 +68,6 @@ impl Root {
         }
     }
 
-    pub(super) fn directory(&self) -> &Path {
-        &self.directory
-    }
-
     pub(super) fn is_remote(&self) -> bool {
         self.remote.load(Ordering::Relaxed)
     }
@@ -81,22 +77,22 @@ impl Root {
         self.remote.store(true, Ordering::Relaxed);
     }
 
-    /// What is at `path`, which begins with [`Root::directory`]: out of the cache after one `statx`, else opened.
-    pub(super) fn find(&self, path: &[u8], coding: Option<Encoding>, mode: Mode) -> Result<Found, Errno> {
-        if let Some(cached) = self.cache.get(*self.identity, coding, path) {
-            let now = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::NO_AUTOMOUNT, STAMP);
+    /// What is at `relative`: out of the cache after one `statx`, else opened.
+    pub(super) fn find(&self, relative: &[u8], coding: Option<Encoding>, mode: Mode) -> Result<Found, Errno> {
+        if let Some(cached) = self.cache.get(*self.identity, coding, relative) {
+            let now = rustix::fs::statx(rustix::fs::CWD, &*cached.path, AtFlags::NO_AUTOMOUNT, STAMP);
             if now.is_ok_and(|now| Stamp::of(&now) == cached.head.stamp) {
                 return Ok(Found::File(Content::Memory(cached)));
             }
-            self.cache.remove(*self.identity, coding, path);
+            self.cache.remove(*self.identity, coding, relative);
         }
         // A file that changes while it is read into memory is read again, and then streamed as it is.
         for _ in 0..2 {
-            let (file, stamp) = match self.open(path)? {
+            let (file, stamp) = match self.open(relative)? {
                 Some(opened) => opened,
                 None => return Ok(Found::Directory),
             };
-            let head = Head::new(self, path, coding, stamp);
+            let head = Head::new(self, relative, coding, stamp);
             let Ok(size) = usize::try_from(stamp.size) else { return Ok(streamed(self, head, file)) };
             if size > MAX_CACHED {
                 return Ok(streamed(self, head, file));
@@ -105,21 +101,25 @@ impl Root {
             if Stamp::of(&rustix::fs::statx(&file, c"", AtFlags::EMPTY_PATH, STAMP)?) != stamp {
                 continue;
             }
-            let cached = Arc::new(Cached::new(head, bytes));
+            let cached = Arc::new(Cached::new(self.path(relative)?, head, bytes));
             if !self.is_remote() && stamp.settled(self.cache.settle, SystemTime::now()) {
-                self.cache.insert(*self.identity, coding, path, cached.clone());
+                self.cache.insert(*self.identity, coding, relative, cached.clone());
             }
             return Ok(Found::File(Content::Memory(cached)));
         }
-        match self.open(path)? {
-            Some((file, stamp)) => Ok(streamed(self, Head::new(self, path, coding, stamp), file)),
+        match self.open(relative)? {
+            Some((file, stamp)) => Ok(streamed(self, Head::new(self, relative, coding, stamp), file)),
             None => Ok(Found::Directory),
         }
     }
 
+    /// The whole path of what is at `relative`.
+    fn path(&self, relative: &[u8]) -> Result<CString, Errno> {
+        CString::new([self.directory.as_os_str().as_bytes(), relative].concat()).map_err(|_| Errno::INVAL)
+    }
+
     /// Opens a regular file beneath the root as it is now. `None` is a directory.
-    fn open(&self, path: &[u8]) -> Result<Option<(OwnedFd, Stamp)>, Errno> {
-        let relative = path.get(self.directory.as_os_str().len()..).unwrap_or_default();
+    fn open(&self, relative: &[u8]) -> Result<Option<(OwnedFd, Stamp)>, Errno> {
         let root = rustix::fs::openat(
             rustix::fs::CWD,
             &self.directory,
