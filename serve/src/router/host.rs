@@ -48,21 +48,33 @@ fn parse(value: &str) -> Result<Option<Cow<'_, str>>, InvalidHost> {
         let address: Ipv6Addr = literal.parse().map_err(|_| InvalidHost)?;
         return Ok(Some(address.to_string().into()));
     }
-    let (name, port) = value.split_once(':').unwrap_or((value, ""));
-    check_port(port)?;
+    // Stricter than RFC 3986's reg-name: no real host has more, and the value goes into redirects and logs.
+    let length = value.bytes().take_while(|byte| NAME[usize::from(*byte)]).count();
+    let (name, port) = value.split_at(length);
+    if !port.is_empty() {
+        check_port(port.strip_prefix(':').ok_or(InvalidHost)?)?;
+    }
     let name = name.strip_suffix('.').unwrap_or(name);
     if name.is_empty() {
         return if value.is_empty() { Ok(None) } else { Err(InvalidHost) };
     }
-    // Stricter than RFC 3986's reg-name: no real host has more, and the value goes into redirects and logs.
-    if name.len() > MAX_NAME
-        || !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'))
-    {
+    if name.len() > MAX_NAME {
         return Err(InvalidHost);
     }
     let upper = name.bytes().any(|byte| byte.is_ascii_uppercase());
     Ok(Some(if upper { name.to_ascii_lowercase().into() } else { name.into() }))
 }
+
+/// What a name is made of.
+const NAME: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = (byte as u8).is_ascii_alphanumeric() || matches!(byte as u8, b'-' | b'.' | b'_');
+        byte += 1;
+    }
+    table
+};
 
 fn check_port(port: &str) -> Result<(), InvalidHost> {
     let digits = port.bytes().all(|byte| byte.is_ascii_digit());
