@@ -71,6 +71,14 @@ fn exchange(method: &str, uri: &str, body: RequestBody) -> Exchange {
     }
 }
 
+#[test]
+fn the_future_of_a_request_is_small() {
+    let site = site(vec![route("/", respond(200))]);
+    let mut exchange = exchange("GET", "/", RequestBody::Empty);
+    let size = std::mem::size_of_val(&site.handle(&mut exchange));
+    assert!(size <= 1024, "{size}: it is a part of every connection, what is large belongs into a box");
+}
+
 fn ask(site: &Site, method: &str, uri: &str) -> (Response<Body>, Option<Outcome>) {
     let mut exchange = exchange(method, uri, RequestBody::Empty);
     let response = site.handle(&mut exchange).now_or_never().unwrap();
