@@ -55,12 +55,16 @@ enum State {
     ChunkData(u64),
     /// Before the CRLF behind a chunk.
     ChunkEnd,
-    Trailers {
-        lines: Lines,
-        fields: usize,
-        trailers: HeaderMap,
-    },
+    /// Boxed: few have any, and all are moved about.
+    Trailers(Box<Trailers>),
     End,
+}
+
+#[derive(Debug)]
+struct Trailers {
+    lines: Lines,
+    count: usize,
+    fields: HeaderMap,
 }
 
 impl BodyDecoder {
@@ -97,11 +101,9 @@ impl BodyDecoder {
                 State::ChunkHead => match chunk_head(buf, &mut self.extensions_left, self.padding)? {
                     None => return Ok(Decoded::NeedMore),
                     Some(0) => {
-                        self.state = State::Trailers {
-                            lines: Lines::new(self.limits.bytes),
-                            fields: 0,
-                            trailers: HeaderMap::new(),
-                        };
+                        let lines = Lines::new(self.limits.bytes);
+                        let trailers = Trailers { lines, count: 0, fields: HeaderMap::new() };
+                        self.state = State::Trailers(Box::new(trailers));
                     }
                     Some(size) => self.state = State::ChunkData(size),
                 },
@@ -115,24 +117,25 @@ impl BodyDecoder {
                     [] | [b'\r'] => return Ok(Decoded::NeedMore),
                     _ => return Err(BodyError::Malformed("no CRLF behind a chunk")),
                 },
-                State::Trailers { lines, fields, trailers } => {
+                State::Trailers(trailers) => {
+                    let Trailers { lines, count, fields } = &mut **trailers;
                     let Some(line) = lines.next(buf)? else { return Ok(Decoded::NeedMore) };
                     if line.is_empty() {
-                        let trailers = std::mem::take(trailers);
+                        let trailers = std::mem::take(fields);
                         self.state = State::End;
                         if !trailers.is_empty() {
                             return Ok(Decoded::Trailers(trailers));
                         }
                         continue;
                     }
-                    if *fields == self.limits.fields {
+                    if *count == self.limits.fields {
                         return Err(BodyError::TooLarge);
                     }
-                    *fields += 1;
+                    *count += 1;
                     let (name, value) =
-                        syntax::field(line, false).ok_or(BodyError::Malformed("a trailer field"))?;
+                        lines.field(line, false).ok_or(BodyError::Malformed("a trailer field"))?;
                     if is_allowed_trailer(&name) {
-                        trailers.try_append(name, value).map_err(|_| BodyError::TooLarge)?;
+                        fields.try_append(name, value).map_err(|_| BodyError::TooLarge)?;
                     }
                 }
             }

@@ -30,19 +30,31 @@ fn is_ip_literal(literal: &[u8]) -> bool {
 
 fn is_reg_name(name: &[u8]) -> bool {
     let mut rest = name;
-    while let [first, tail @ ..] = rest {
-        rest = match first {
-            b'%' => match tail {
-                [a, b, tail @ ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit() => tail,
-                _ => return false,
-            },
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => tail,
-            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=' => tail,
+    loop {
+        let literal = rest.iter().take_while(|byte| REG_NAME[usize::from(**byte)]).count();
+        rest = match &rest[literal..] {
+            [] => return !name.is_empty(),
+            [b'%', a, b, tail @ ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit() => tail,
             _ => return false,
         };
     }
-    !name.is_empty()
 }
+
+/// RFC 3986 §3.2.2, without `pct-encoded`.
+const REG_NAME: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = (byte as u8).is_ascii_alphanumeric()
+            || matches!(byte as u8, b'-' | b'.' | b'_' | b'~')
+            || matches!(
+                byte as u8,
+                b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'='
+            );
+        byte += 1;
+    }
+    table
+};
 
 fn is_port(port: &[u8]) -> bool {
     port.len() <= 5

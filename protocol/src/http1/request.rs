@@ -1,7 +1,9 @@
 //! Heads of requests (RFC 9112 §3, §5, §6).
 
+use std::ops::Range;
+
 use bytes::{Buf, Bytes, BytesMut};
-use http::header::{EXPECT, HOST};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
 
@@ -17,12 +19,15 @@ pub struct RequestParser {
     limits: HeadLimits,
     lines: Lines,
     empty_lines: usize,
-    request_line: Option<RequestLine>,
+    /// Its request line was taken, its last line was not.
+    begun: bool,
     fields: usize,
-    headers: HeaderMap,
+    /// One of the fields says how long the content is, or what becomes of the connection.
+    framed: bool,
+    head: RequestHead,
 }
 
-/// A complete and unambiguous request head.
+/// A complete and unambiguous request head. By default, a `GET` of `/` without fields.
 #[derive(Debug)]
 pub struct RequestHead {
     /// Any token.
@@ -66,13 +71,6 @@ pub enum HeadError {
     Expectation,
 }
 
-#[derive(Debug)]
-struct RequestLine {
-    method: Method,
-    uri: Uri,
-    version: Version,
-}
-
 impl RequestParser {
     /// For one connection.
     pub fn new(limits: HeadLimits) -> Self {
@@ -80,26 +78,27 @@ impl RequestParser {
             limits,
             lines: Lines::new(limits.bytes),
             empty_lines: 0,
-            request_line: None,
+            begun: false,
             fields: 0,
-            headers: HeaderMap::new(),
+            framed: false,
+            head: RequestHead::default(),
         }
     }
 
     /// Takes empty lines before a request off the buffer (RFC 9112 §2.2). Whether a byte of a request stands in it
     /// then.
     pub fn begin(&mut self, buf: &mut BytesMut) -> bool {
-        while self.request_line.is_none() && self.empty_lines <= MAX_EMPTY_LINES && buf.starts_with(b"\r\n") {
+        while !self.begun && self.empty_lines <= MAX_EMPTY_LINES && buf.starts_with(b"\r\n") {
             buf.advance(2);
             self.empty_lines += 1;
         }
-        self.request_line.is_some() || self.empty_lines > MAX_EMPTY_LINES || !matches!(&buf[..], [] | [b'\r'])
+        self.begun || self.empty_lines > MAX_EMPTY_LINES || !matches!(&buf[..], [] | [b'\r'])
     }
 
-    /// Takes the next head off the buffer, `None` until all of it is there. What stands behind it is left. After an
-    /// error the parser and the connection are of no further use.
-    pub fn parse(&mut self, buf: &mut BytesMut) -> Result<Option<RequestHead>, HeadError> {
-        if self.request_line.is_none() {
+    /// Takes the next head off the buffer, `None` until all of it is there. What stands behind it is left. The head is the
+    /// caller's to take apart. After an error the parser and the connection are of no further use.
+    pub fn parse(&mut self, buf: &mut BytesMut) -> Result<Option<&mut RequestHead>, HeadError> {
+        if !self.begun {
             if !self.begin(buf) {
                 return Ok(None);
             }
@@ -113,7 +112,11 @@ impl RequestParser {
                 Err(LineError::TooLong) => return Err(HeadError::TargetTooLong),
                 Err(LineError::BareLineFeed) => return Err(HeadError::Malformed("a bare line feed")),
             };
-            self.request_line = Some(RequestLine::parse(line)?);
+            self.head.request_line(self.lines.piece(), line)?;
+            if !self.head.headers.is_empty() {
+                self.head.headers.clear();
+            }
+            self.begun = true;
         }
         loop {
             let line = match self.lines.next(buf) {
@@ -129,32 +132,35 @@ impl RequestParser {
                 return Err(HeadError::FieldsTooLarge);
             }
             self.fields += 1;
-            let (name, value) = syntax::field(line, false).ok_or(HeadError::Malformed("a field"))?;
-            self.headers.try_append(name, value).map_err(|_| HeadError::FieldsTooLarge)?;
+            let (name, value) = self.lines.field(line, false).ok_or(HeadError::Malformed("a field"))?;
+            self.framed |= matches!(name, TRANSFER_ENCODING | CONTENT_LENGTH | CONNECTION | EXPECT);
+            self.head.headers.try_append(name, value).map_err(|_| HeadError::FieldsTooLarge)?;
         }
-        let headers = std::mem::take(&mut self.headers);
-        self.lines = Lines::new(self.limits.bytes);
+        self.lines.reset(self.limits.bytes);
         self.empty_lines = 0;
+        self.begun = false;
         self.fields = 0;
-        match self.request_line.take() {
-            Some(line) => line.with_fields(headers).map(Some),
-            // Set above, on every way to here.
-            None => Err(HeadError::Malformed("no request line")),
-        }
+        self.head.end_of_fields(std::mem::take(&mut self.framed))?;
+        Ok(Some(&mut self.head))
     }
 
-    /// Gives a map back, so that its memory serves for the next head.
-    pub fn recycle(&mut self, mut headers: HeaderMap) {
-        if self.request_line.is_none() && headers.capacity() <= MAX_RECYCLED {
+    /// The head that was complete last, or what the caller has left of it.
+    pub fn head(&mut self) -> &mut RequestHead {
+        &mut self.head
+    }
+
+    /// Empties a map, and takes it back so that its memory serves for the next head.
+    pub fn recycle(&mut self, headers: &mut HeaderMap) {
+        if !self.begun && headers.capacity() <= MAX_RECYCLED {
             headers.clear();
-            self.headers = headers;
+            std::mem::swap(&mut self.head.headers, headers);
         }
     }
 
     /// Lets go of all memory that is only kept for the next head.
     pub fn shrink(&mut self) {
-        if self.request_line.is_none() {
-            self.headers = HeaderMap::new();
+        if !self.begun {
+            self.head = RequestHead::default();
         }
     }
 }
@@ -182,15 +188,16 @@ impl From<FramingError> for HeadError {
     }
 }
 
-impl RequestLine {
+impl RequestHead {
     /// `method SP request-target SP HTTP-version`, with exactly these two spaces.
-    fn parse(line: BytesMut) -> Result<Self, HeadError> {
-        let line = line.freeze();
+    fn request_line(&mut self, piece: &Bytes, line: Range<usize>) -> Result<(), HeadError> {
+        let start = line.start;
+        let line = &piece[line];
         let malformed = HeadError::Malformed("the request line");
-        let first = memchr::memchr(b' ', &line).ok_or(malformed)?;
-        let last = memchr::memrchr(b' ', &line).filter(|last| *last > first).ok_or(malformed)?;
-        let method = Method::from_bytes(&line[..first]).map_err(|_| HeadError::Malformed("the method"))?;
-        let version = match &line[last + 1..] {
+        let first = memchr::memchr(b' ', line).ok_or(malformed)?;
+        let last = memchr::memrchr(b' ', line).filter(|last| *last > first).ok_or(malformed)?;
+        self.method = Method::from_bytes(&line[..first]).map_err(|_| HeadError::Malformed("the method"))?;
+        self.version = match &line[last + 1..] {
             b"HTTP/1.1" => Version::HTTP_11,
             b"HTTP/1.0" => Version::HTTP_10,
             [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
@@ -200,21 +207,40 @@ impl RequestLine {
             }
             _ => return Err(malformed),
         };
-        let uri = target(&method, line.slice(first + 1..last))?;
-        Ok(RequestLine { method, uri, version })
+        self.uri = target(&self.method, piece.slice(start + first + 1..start + last))?;
+        Ok(())
     }
 
-    fn with_fields(self, mut headers: HeaderMap) -> Result<RequestHead, HeadError> {
-        let RequestLine { method, uri, version } = self;
-        let body = if framing::is_chunked(version, &headers)? {
-            BodyLength::Chunked
-        } else {
-            content_length(&headers)?
+    /// All fields are there; `framed` says whether there are some of framing among them, which most requests have not.
+    fn end_of_fields(&mut self, framed: bool) -> Result<(), HeadError> {
+        self.body = match framed {
+            false => BodyLength::None,
+            true if framing::is_chunked(self.version, &self.headers)? => BodyLength::Chunked,
+            true => content_length(&self.headers)?,
         };
-        check_host(version, &uri, &mut headers)?;
-        let keep_alive = framing::keeps_alive(version, &headers);
-        let expect_continue = expects_continue(version, &headers)?;
-        Ok(RequestHead { method, uri, version, headers, body, keep_alive, expect_continue })
+        check_host(self.version, &self.uri, &mut self.headers)?;
+        (self.keep_alive, self.expect_continue) = match framed {
+            false => (self.version == Version::HTTP_11, false),
+            true => (
+                framing::keeps_alive(self.version, &self.headers),
+                expects_continue(self.version, &self.headers)?,
+            ),
+        };
+        Ok(())
+    }
+}
+
+impl Default for RequestHead {
+    fn default() -> Self {
+        RequestHead {
+            method: Method::GET,
+            uri: Uri::default(),
+            version: Version::HTTP_11,
+            headers: HeaderMap::new(),
+            body: BodyLength::None,
+            keep_alive: true,
+            expect_continue: false,
+        }
     }
 }
 
@@ -269,7 +295,7 @@ fn target(method: &Method, target: Bytes) -> Result<Uri, HeadError> {
 
 /// One line of digits, or none: a repeated length is refused even where it repeats itself.
 fn content_length(headers: &HeaderMap) -> Result<BodyLength, HeadError> {
-    let mut lengths = headers.get_all(http::header::CONTENT_LENGTH).iter();
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let Some(length) = lengths.next() else { return Ok(BodyLength::None) };
     if lengths.next().is_some() {
         return Err(HeadError::Malformed("more than one Content-Length"));

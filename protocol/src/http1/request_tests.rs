@@ -30,7 +30,7 @@ fn one(input: &[u8]) -> Result<RequestHead, HeadError> {
     match RequestParser::new(HeadLimits::default()).parse(&mut buf) {
         Ok(Some(head)) => {
             assert!(buf.is_empty(), "{input:?} has left {buf:?}");
-            Ok(head)
+            Ok(std::mem::take(head))
         }
         Ok(None) => panic!("{:?} is incomplete", String::from_utf8_lossy(input)),
         Err(error) => Err(error),
@@ -270,8 +270,8 @@ fn a_recycled_map_keeps_nothing_of_the_request_before() {
     let mut parser = RequestParser::new(SMALL);
     let mut buf =
         BytesMut::from("GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n\r\nGET / HTTP/1.1\r\nHost: b\r\n\r\n");
-    let first = parser.parse(&mut buf).expect("valid").expect("complete");
-    parser.recycle(first.headers);
+    let mut first = std::mem::take(parser.parse(&mut buf).expect("valid").expect("complete"));
+    parser.recycle(&mut first.headers);
     let second = parser.parse(&mut buf).expect("valid").expect("complete");
     assert_eq!(second.headers.len(), 1);
     assert_eq!(second.headers[HOST], "b");

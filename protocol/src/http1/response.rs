@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 
 use super::framing::{self, FramingError};
 use super::line::{LineError, Lines};
-use super::syntax::{self, list_items};
+use super::syntax::list_items;
 use super::{BodyLength, HeadLimits};
 
 /// Takes the heads of an answer off a buffer: interim ones first, then the final one.
@@ -77,13 +77,13 @@ impl ResponseParser {
                     return Err(ResponseError::Malformed("the status line"));
                 }
                 let Some(line) = self.lines.next(buf)? else { return Ok(None) };
-                *self.status_line.insert(status_line(&line)?)
+                *self.status_line.insert(status_line(&self.lines.piece()[line])?)
             }
         };
         while let Some(line) = self.lines.next(buf)? {
             if line.is_empty() {
                 self.status_line = None;
-                self.lines = Lines::new(self.limits.bytes);
+                self.lines.reset(self.limits.bytes);
                 self.fields = 0;
                 return head(version, status, std::mem::take(&mut self.headers), method).map(Some);
             }
@@ -92,7 +92,7 @@ impl ResponseParser {
             }
             self.fields += 1;
             // RFC 9112 §5.1: a proxy removes whitespace before the colon of an answer's field.
-            let (name, value) = syntax::field(line, true).ok_or(ResponseError::Malformed("a field"))?;
+            let (name, value) = self.lines.field(line, true).ok_or(ResponseError::Malformed("a field"))?;
             self.headers.try_append(name, value).map_err(|_| ResponseError::TooLarge)?;
         }
         Ok(None)

@@ -1,6 +1,7 @@
 //! Characters and lists (RFC 9110 §5.6).
 
-use bytes::{Buf, BytesMut};
+use std::ops::Range;
+
 use http::{HeaderName, HeaderValue};
 
 /// RFC 9110 §5.6.2.
@@ -35,10 +36,10 @@ pub fn list_items(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     value.as_bytes().split(|byte| *byte == b',').map(trim).filter(|item| !item.is_empty())
 }
 
-/// One field line, without its CRLF. `None` where it is malformed, obs-fold and (unless `blank_before_colon`)
-/// whitespace before the colon included. The value shares the line's memory.
-pub(super) fn field(mut line: BytesMut, blank_before_colon: bool) -> Option<(HeaderName, HeaderValue)> {
-    let colon = memchr::memchr(b':', &line)?;
+/// The name of a field line, and where its value lies in it. `None` where it is malformed, obs-fold and (unless
+/// `blank_before_colon`) whitespace before the colon included; the value's characters are not looked at.
+pub(super) fn field(line: &[u8], blank_before_colon: bool) -> Option<(HeaderName, Range<usize>)> {
+    let colon = memchr::memchr(b':', line)?;
     let mut name = &line[..colon];
     if blank_before_colon {
         while let [rest @ .., last] = name
@@ -48,13 +49,9 @@ pub(super) fn field(mut line: BytesMut, blank_before_colon: bool) -> Option<(Hea
         }
     }
     let name = HeaderName::from_bytes(name).ok()?;
-    line.advance(colon + 1);
-    let blanks = line.iter().take_while(|byte| is_blank(**byte)).count();
-    line.advance(blanks);
-    let end = trim(&line).len();
-    line.truncate(end);
-    let value = HeaderValue::from_maybe_shared(line.freeze()).ok()?;
-    Some((name, value))
+    let value = &line[colon + 1..];
+    let start = colon + 1 + value.iter().take_while(|byte| is_blank(**byte)).count();
+    Some((name, start..start + trim(value).len()))
 }
 
 #[cfg(test)]
@@ -62,7 +59,8 @@ mod tests {
     use super::*;
 
     fn parse(line: &str) -> Option<(String, Vec<u8>)> {
-        let (name, value) = field(BytesMut::from(line), false)?;
+        let (name, value) = field(line.as_bytes(), false)?;
+        let value = HeaderValue::from_bytes(&line.as_bytes()[value]).ok()?;
         Some((name.to_string(), value.as_bytes().to_vec()))
     }
 
@@ -81,9 +79,9 @@ mod tests {
 
     #[test]
     fn a_blank_before_the_colon_is_removed_where_it_is_tolerated() {
-        let (name, _) = field(BytesMut::from("Content-Length : 1"), true).expect("tolerated");
+        let (name, _) = field(b"Content-Length : 1", true).expect("tolerated");
         assert_eq!(name, http::header::CONTENT_LENGTH);
-        assert!(field(BytesMut::from(" a: 1"), true).is_none());
+        assert!(field(b" a: 1", true).is_none());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The first bytes of a connection: the TLS handshake, or which version of HTTP is spoken in the clear.
 
+use std::io;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -19,10 +20,13 @@ use crate::{Application, ConnectionInfo, Outcome};
 /// connection holds no buffer.
 pub(super) async fn first_bytes(stream: &mut Stream, deadline: Instant) -> Option<BytesMut> {
     let first = async {
-        stream.readable().await.ok()?;
-        let mut prefix = BytesMut::with_capacity(FIRST_READ);
-        let read = stream.read_buf(&mut prefix).await.ok()?;
-        (read > 0).then_some(prefix)
+        loop {
+            stream.readable().await.ok()?;
+            match read_now(stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read.ok().filter(|prefix| !prefix.is_empty()),
+            }
+        }
     };
     timeout_at(deadline, first).await.ok()?
 }
@@ -43,6 +47,13 @@ pub(super) async fn farewell(mut stream: Stream, grace: Duration) {
         }
     };
     let _ = timeout(grace, rest).await;
+}
+
+/// What is there, in a buffer of just that size: thousands may come at once, and then say nothing for long.
+fn read_now(stream: &Stream) -> io::Result<BytesMut> {
+    let mut space = [0; FIRST_READ];
+    let read = stream.try_read(&mut space)?;
+    Ok(BytesMut::from(&space[..read]))
 }
 
 /// Whether the client speaks HTTP/2 by prior knowledge, which begins with its preface (RFC 9113 §3.3). Everything else

@@ -9,6 +9,7 @@ pub use totals::Totals;
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -88,6 +89,12 @@ impl Ledger {
         Ticket { ledger: Some(self.clone()) }
     }
 
+    /// As [`Ledger::accept`], for whoever borrows the ledger for longer than any of its requests.
+    pub fn accept_borrowed(&self) -> Ticket<&Ledger> {
+        self.shard()[ACCEPTED].fetch_add(1, Ordering::Relaxed);
+        Ticket { ledger: Some(self) }
+    }
+
     /// The sums over all threads, see [`totals_of`].
     pub fn totals(&self) -> Totals {
         totals_of(&self.page)
@@ -127,11 +134,11 @@ pub fn totals_of(page: &SharedPage) -> Totals {
 /// A request in flight. Dropped without an outcome, it was killed.
 #[derive(Debug)]
 #[must_use = "dropping a ticket counts its request as killed"]
-pub struct Ticket {
-    ledger: Option<Arc<Ledger>>,
+pub struct Ticket<L: Deref<Target = Ledger> = Arc<Ledger>> {
+    ledger: Option<L>,
 }
 
-impl Ticket {
+impl<L: Deref<Target = Ledger>> Ticket<L> {
     /// Enters the outcome.
     pub fn end(mut self, outcome: Outcome) {
         self.enter(outcome);
@@ -144,7 +151,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl<L: Deref<Target = Ledger>> Drop for Ticket<L> {
     fn drop(&mut self) {
         self.enter(Outcome::Killed);
     }

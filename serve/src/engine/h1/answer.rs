@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use bytes::BytesMut;
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderName, TRANSFER_ENCODING, UPGRADE};
-use http::{HeaderMap, Method, StatusCode, Version, response};
+use http::{HeaderMap, Method, Response, StatusCode, Version};
 use http_body::SizeHint;
 use playhouse_protocol::http1::date::DateCache;
 use playhouse_protocol::http1::{connection_has, encode};
@@ -53,11 +53,11 @@ impl Asked {
     }
 
     /// How content of this size is delimited.
-    pub(super) fn framing(&self, parts: &response::Parts, size: &SizeHint) -> Framing {
-        if !self.has_content(parts.status) {
+    pub(super) fn framing(&self, response: &Response<Body>, size: &SizeHint) -> Framing {
+        if !self.has_content(response.status()) {
             return Framing::None;
         }
-        match size.exact().or_else(|| announced(&parts.headers)) {
+        match size.exact().or_else(|| announced(response.headers())) {
             Some(length) => Framing::Length(length),
             None if self.version == Version::HTTP_11 => Framing::Chunked,
             None => Framing::UntilClose,
@@ -65,35 +65,35 @@ impl Asked {
     }
 
     /// The length to announce: of content that comes, or that would come to a GET.
-    fn length(&self, parts: &response::Parts, size: &SizeHint, framing: Framing) -> Option<u64> {
+    fn length(&self, response: &Response<Body>, size: &SizeHint, framing: Framing) -> Option<u64> {
         match framing {
             Framing::Length(length) => Some(length),
             Framing::Chunked | Framing::UntilClose => None,
-            Framing::None if parts.status == StatusCode::NO_CONTENT => None,
-            Framing::None if parts.status == StatusCode::RESET_CONTENT => Some(0),
+            Framing::None if response.status() == StatusCode::NO_CONTENT => None,
+            Framing::None if response.status() == StatusCode::RESET_CONTENT => Some(0),
             // A handler that knows of HEAD gives no body: its size says nothing then.
-            Framing::None => announced(&parts.headers).or_else(|| {
-                size.exact().filter(|size| *size > 0 && parts.status != StatusCode::NOT_MODIFIED)
+            Framing::None => announced(response.headers()).or_else(|| {
+                size.exact().filter(|size| *size > 0 && response.status() != StatusCode::NOT_MODIFIED)
             }),
         }
     }
 }
 
-/// Writes the head; `cached` are field lines beside those of `parts`. Fields that belong to the connection are ours, not the handler's.
+/// Writes the head; `cached` are field lines beside those of the response. Fields that belong to the connection are ours, not the handler's.
 pub(super) fn head(
     out: &mut BytesMut,
     asked: &Asked,
-    parts: &response::Parts,
+    response: &Response<Body>,
     cached: &[u8],
     size: &SizeHint,
     framing: Framing,
     keep_alive: bool,
 ) {
     out.reserve(HEAD + cached.len());
-    encode::status_line(out, parts.status);
+    encode::status_line(out, response.status());
     out.extend_from_slice(cached);
     let mut dated = false;
-    for (name, value) in &parts.headers {
+    for (name, value) in response.headers() {
         if is_of_the_connection(name) {
             continue;
         }
@@ -103,7 +103,7 @@ pub(super) fn head(
     if !dated {
         date(out, super::super::wall_clock());
     }
-    if let Some(length) = asked.length(parts, size, framing) {
+    if let Some(length) = asked.length(response, size, framing) {
         encode::content_length(out, length);
     }
     if framing == Framing::Chunked {
@@ -140,10 +140,10 @@ pub(super) fn asks_to_close(headers: &HeaderMap) -> bool {
 }
 
 /// An answer of the engine's own, in place of the handler's.
-pub(super) fn bare(status: StatusCode) -> (response::Parts, Body) {
-    let mut response = http::Response::new(Body::Empty);
+pub(super) fn bare(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::Empty);
     *response.status_mut() = status;
-    response.into_parts()
+    response
 }
 
 /// `Content-Length` as the handler has set it, if it is one.

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::BytesMut;
 use http::StatusCode;
-use playhouse_protocol::http1::{HeadLimits, RequestHead, RequestParser, encode};
+use playhouse_protocol::http1::{HeadLimits, RequestParser, encode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
@@ -27,8 +27,6 @@ pub(super) struct Connection<'a, IO, A> {
     pub(super) settings: &'a Settings,
     pub(super) app: &'a Arc<A>,
     pub(super) parser: RequestParser,
-    /// A request that is to be answered. Here rather than passed on, because it is large.
-    pub(super) head: Option<RequestHead>,
     /// Read and not yet taken.
     pub(super) input: BytesMut,
     /// The client has shut down its writing side.
@@ -40,6 +38,8 @@ pub(super) struct Connection<'a, IO, A> {
     pub(super) write_deadline: Option<Instant>,
     pub(super) timer: Timer,
     pub(super) shared: Option<Arc<Shared>>,
+    /// The handler has been given a body that reads from the connection.
+    pub(super) lends_body: bool,
     /// The request that the connection is at, from 1.
     pub(super) request: u64,
 }
@@ -59,7 +59,6 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
             settings,
             app,
             parser: RequestParser::new(limits),
-            head: None,
             input: prefix,
             eof: false,
             read_size: READ,
@@ -67,6 +66,7 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
             write_deadline: None,
             timer: Timer::new(),
             shared: None,
+            lends_body: false,
             request: 0,
         }
     }
@@ -76,8 +76,10 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
         if self.eof {
             return Poll::Ready(Ok(0));
         }
-        let count = if self.input.capacity() == 0 {
-            // An idle connection has no buffer; it gets one when there is something to put into it.
+        let room = self.input.capacity() - self.input.len();
+        let lacks_room = room < self.read_size / 2 && !self.input.try_reclaim(self.read_size);
+        let (count, space) = if lacks_room && self.input.is_empty() && self.read_size == READ {
+            // A connection that waits gets a buffer only when there is something to put into it.
             let mut space = [std::mem::MaybeUninit::uninit(); READ];
             let mut space = ReadBuf::uninit(&mut space);
             match Pin::new(&mut self.io).poll_read(cx, &mut space) {
@@ -86,12 +88,12 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
                 Poll::Pending => return Poll::Pending,
             }
             if !space.filled().is_empty() {
-                self.input.reserve(READ);
+                self.input = BytesMut::with_capacity(READ);
                 self.input.extend_from_slice(space.filled());
             }
-            space.filled().len()
+            (space.filled().len(), READ)
         } else {
-            if self.input.capacity() - self.input.len() < self.read_size / 2 {
+            if lacks_room {
                 self.input.reserve(self.read_size);
             }
             let space = self.input.capacity() - self.input.len();
@@ -99,11 +101,11 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
                 Poll::Ready(Ok(count)) => count,
                 other => return other,
             };
-            if count == space {
-                self.read_size = (self.read_size * 2).min(MAX_READ);
-            }
-            count
+            (count, space)
         };
+        if count == space {
+            self.read_size = (self.read_size * 2).min(MAX_READ);
+        }
         self.eof = count == 0;
         Poll::Ready(Ok(count))
     }
@@ -191,6 +193,7 @@ impl<IO, A> Drop for Connection<'_, IO, A> {
     fn drop(&mut self) {
         // A body that was moved to another task must not wait for a connection that is no more.
         if let Some(shared) = &self.shared {
+            shared.close_interim(self.request);
             shared.end();
         }
     }

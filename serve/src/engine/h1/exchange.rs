@@ -20,7 +20,7 @@ use crate::application::End;
 use crate::engine::drain::Drain;
 use crate::exchange::{Informational, Record};
 use crate::ledger::Ticket;
-use crate::{Application, Body, CachedAnswer, Exchange, Outcome, RequestBody, RequestBodyError};
+use crate::{Application, Body, CachedAnswer, Exchange, Ledger, Outcome, RequestBody, RequestBodyError};
 
 /// What comes behind the request, for the connection.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) enum Then {
 pub(super) struct Running<'a, A: Application> {
     app: &'a Arc<A>,
     pub(super) exchange: Exchange,
-    ticket: Option<Ticket>,
+    ticket: Option<Ticket<&'a Ledger>>,
     /// The status of the answer, once it has begun.
     pub(super) status: Option<StatusCode>,
     /// Bytes of content that were put into the output.
@@ -70,26 +70,25 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
     pub(super) async fn exchange(
         &mut self,
         drain: &mut Drain<impl Future<Output = ()> + Unpin>,
-        ticket: Ticket,
+        ticket: Ticket<&'a Ledger>,
         started: Instant,
     ) -> Then {
-        let Some(head) = &mut self.head else { return Then::Close };
-        // Taken piece by piece: as a whole it is copied at every step on its way.
-        let (method, uri) = (std::mem::take(&mut head.method), std::mem::take(&mut head.uri));
-        let (version, headers) = (head.version, std::mem::take(&mut head.headers));
-        let (length, expects, client_keeps) = (head.body, head.expect_continue, head.keep_alive);
-        let asked = Asked::new(&method, version);
+        let head = self.parser.head();
+        let (version, length) = (head.version, head.body);
+        let (expects, client_keeps) = (head.expect_continue, head.keep_alive);
+        let asked = Asked::new(&head.method, version);
         self.request += 1;
-        let sender = self.shared.get_or_insert_default().begin(self.request);
         let (body, mut inbound) = self.body(length, expects);
         let inbound = &mut inbound;
         let mut request = Request::new(body);
-        *request.method_mut() = method;
-        *request.uri_mut() = uri;
+        // Piece by piece: as a whole it is copied at every step on its way.
+        let head = self.parser.head();
+        std::mem::swap(request.method_mut(), &mut head.method);
+        std::mem::swap(request.uri_mut(), &mut head.uri);
+        std::mem::swap(request.headers_mut(), &mut head.headers);
         *request.version_mut() = version;
-        *request.headers_mut() = headers;
         let informational = match version {
-            Version::HTTP_11 => Informational::H1(sender),
+            Version::HTTP_11 => Informational::H1(self.shared.get_or_insert_default().sender(self.request)),
             _ => Informational::Unsupported,
         };
         let connection = self.info.clone();
@@ -112,13 +111,8 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
         drop(std::mem::take(running.exchange.request.body_mut()));
 
         let mut killed = false;
-        let (parts, body) = match handled {
-            Ok(mut response) if asked.admits(response.status()) => {
-                if !asked.has_content(response.status()) {
-                    CachedAnswer::spread(&mut response);
-                }
-                response.into_parts()
-            }
+        let mut response = match handled {
+            Ok(response) if asked.admits(response.status()) => response,
             Ok(response) => {
                 tracing::error!(status = response.status().as_u16(), "a handler gave no final answer");
                 killed = true;
@@ -126,7 +120,8 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
             }
             Err(Fault::Gone) => {
                 running.end(Outcome::ClientGone);
-                return self.end_request(running, Then::Abort);
+                self.end_request(&mut running);
+                return Then::Abort;
             }
             Err(fault) => {
                 killed = true;
@@ -134,19 +129,29 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
                 answer::bare(status)
             }
         };
+        if !asked.has_content(response.status()) {
+            CachedAnswer::spread(&mut response);
+        }
         let keep = client_keeps && !killed;
-        let fault = match self.send(drain, &asked, &mut running, inbound, parts, body, keep).await {
+        match self.send(drain, &asked, &mut running, inbound, &mut response, keep).await {
             Ok(keep) => {
                 let outcome = if killed { Outcome::Killed } else { self.outcome(&running) };
                 let now = running.end(outcome);
-                return self.after(running, inbound, keep, client_keeps, now).await;
+                self.end_request(&mut running);
+                if keep && self.discard(inbound).await {
+                    return Then::Next(now);
+                }
+                let nothing_comes = !client_keeps && inbound.complete && self.input.is_empty();
+                if self.eof || nothing_comes { Then::Close } else { Then::Linger }
             }
-            Err(fault) => fault,
-        };
-        running.bytes = running.bytes.saturating_sub(self.output.unsent() as u64);
-        let (_, outcome) = self.report(fault);
-        running.end(outcome);
-        self.end_request(running, Then::Abort)
+            Err(fault) => {
+                running.bytes = running.bytes.saturating_sub(self.output.unsent() as u64);
+                let (_, outcome) = self.report(fault);
+                running.end(outcome);
+                self.end_request(&mut running);
+                Then::Abort
+            }
+        }
     }
 
     /// The content of a request, as the handler gets it, and as the connection has it.
@@ -161,7 +166,9 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
             }
             length => {
                 let decoder = BodyDecoder::new(length, TRAILERS);
-                let reader = self.shared.get_or_insert_default().body(decoder.remaining(), limit);
+                let shared = self.shared.get_or_insert_default();
+                let reader = shared.body(self.request, decoder.remaining(), limit);
+                self.lends_body = true;
                 (RequestBody::H1(reader), Inbound::new(decoder, expects_continue))
             }
         }
@@ -250,33 +257,14 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
         }
     }
 
-    /// What the connection does behind an answer that was sent in full.
-    async fn after(
-        &mut self,
-        running: Running<'_, A>,
-        inbound: &mut Inbound,
-        keep: bool,
-        client_keeps: bool,
-        now: Instant,
-    ) -> Then {
-        let then = self.end_request(running, Then::Next(now));
-        if keep && self.discard(inbound).await {
-            return then;
-        }
-        if self.eof || (!client_keeps && inbound.complete && self.input.is_empty()) {
-            Then::Close
-        } else {
-            Then::Linger
-        }
-    }
-
     /// Lets go of the request. Its memory serves for the next one.
-    fn end_request(&mut self, mut running: Running<'_, A>, then: Then) -> Then {
-        if let Some(shared) = &self.shared {
+    fn end_request(&mut self, running: &mut Running<'_, A>) {
+        if std::mem::take(&mut self.lends_body)
+            && let Some(shared) = &self.shared
+        {
             shared.end();
         }
-        self.parser.recycle(std::mem::take(running.exchange.request.headers_mut()));
-        then
+        self.parser.recycle(running.exchange.request.headers_mut());
     }
 
     /// How an answer that was sent in full is entered.

@@ -9,33 +9,37 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 use super::connection::Connection;
-use crate::Application;
 use crate::engine::drain::Drain;
 use crate::ledger::Ticket;
+use crate::{Application, Ledger};
 
 /// What has come.
-pub(super) enum Next {
-    /// A request, whose head is in [`Connection::head`]; its first byte was read at this time.
-    Head(Ticket, Instant),
+pub(super) enum Next<'a> {
+    /// A request, whose head the parser has; its first byte was read at this time.
+    Head(Ticket<&'a Ledger>, Instant),
     /// No request, but something to be answered with this status.
-    Refused(Ticket, StatusCode),
+    Refused(Ticket<&'a Ledger>, StatusCode),
     /// The client has gone in the middle of a head.
-    Gone(Ticket),
+    Gone(Ticket<&'a Ledger>),
     /// Nothing, and the connection is over: closed by the client, or idle for too long.
     Idle,
     /// Nothing, and the connection is to end.
     Drained,
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, IO, A> {
+impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'a, IO, A> {
     /// Waits for the next request. `idle_since` is when the one before had ended.
     pub(super) async fn next_head(
         &mut self,
         drain: &mut Drain<impl Future<Output = ()> + Unpin>,
         idle_since: Instant,
-    ) -> Next {
+    ) -> Next<'a> {
         let mut begun = None;
-        let mut shrunk = false;
+        // Many connections have one request only, or none for long behind their first.
+        if self.request == 1 {
+            self.shrink();
+        }
+        let mut shrunk = self.request <= 1;
         poll_fn(|cx| self.poll_head(cx, drain, idle_since, &mut begun, &mut shrunk)).await
     }
 
@@ -44,19 +48,16 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, I
         cx: &mut Context<'_>,
         drain: &mut Drain<impl Future<Output = ()> + Unpin>,
         idle_since: Instant,
-        begun: &mut Option<(Ticket, Instant)>,
+        begun: &mut Option<(Ticket<&'a Ledger>, Instant)>,
         shrunk: &mut bool,
-    ) -> Poll<Next> {
+    ) -> Poll<Next<'a>> {
         loop {
             if begun.is_none() && self.parser.begin(&mut self.input) {
-                *begun = Some((self.app.ledger().accept(), Instant::now()));
+                *begun = Some((self.app.ledger().accept_borrowed(), Instant::now()));
             }
             if let Some((ticket, started)) = begun.take() {
                 match self.parser.parse(&mut self.input) {
-                    Ok(Some(head)) => {
-                        self.head = Some(head);
-                        return Poll::Ready(Next::Head(ticket, started));
-                    }
+                    Ok(Some(_)) => return Poll::Ready(Next::Head(ticket, started)),
                     Ok(None) => *begun = Some((ticket, started)),
                     Err(error) => return Poll::Ready(Next::Refused(ticket, error.status())),
                 }

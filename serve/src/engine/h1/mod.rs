@@ -3,8 +3,8 @@
 //!
 //! [`serve`] is the whole of a connection: [`head`] waits for a request, [`exchange`] has it answered, and then the
 //! connection goes on or ends. [`input`] and [`output`] are the two directions, [`shared`] is what a request's body and
-//! its interim answers share with the connection, [`timer`] is the one timer behind all deadlines. What an idle
-//! connection holds is this future alone, no buffers; what a request needs is boxed for as long as it lasts.
+//! its interim answers share with the connection, [`timer`] is the one timer behind all deadlines. An idle
+//! connection holds this future alone, no buffers.
 
 mod answer;
 mod connection;
@@ -87,8 +87,7 @@ pub(crate) async fn serve<A: Application>(
                 return Ending::Closed;
             }
         };
-        let request = Box::pin(connection.exchange(&mut drain, ticket, started));
-        match request.await {
+        match connection.exchange(&mut drain, ticket, started).await {
             Then::Next(now) => idle_since = now,
             Then::Close => {
                 connection.shut_down().await;

@@ -30,13 +30,13 @@ impl Output {
     }
 
     /// Puts content, and `tail` behind it. Only while there is room, apart from what was framed since.
-    pub(super) fn put(&mut self, data: Bytes, tail: &'static [u8]) {
+    pub(super) fn put(&mut self, data: &Bytes, tail: &'static [u8]) {
         debug_assert!(self.large.is_empty() && self.tail.is_empty());
         if data.len() <= COPIED {
-            self.buf.extend_from_slice(&data);
+            self.buf.extend_from_slice(data);
             self.buf.extend_from_slice(tail);
         } else {
-            self.large = data;
+            self.large = data.clone();
             self.tail = tail;
         }
     }
@@ -140,8 +140,8 @@ mod tests {
         for step in [1, 7, 4096, 1 << 20] {
             let mut output = Output::default();
             output.buf().extend_from_slice(b"head\r\n");
-            output.put(Bytes::from_static(b"small"), b"\r\n");
-            output.put(large.clone(), b"\r\n");
+            output.put(&Bytes::from_static(b"small"), b"\r\n");
+            output.put(&large, b"\r\n");
             assert!(!output.has_room());
             let mut taken = Vec::new();
             while !output.is_empty() {
@@ -162,7 +162,7 @@ mod tests {
         output.buf().extend_from_slice(&[b'x'; COPIED - 1]);
         assert!(output.has_room());
         output.buf().extend_from_slice(b"4\r\n");
-        output.put(Bytes::from_static(b"data"), b"\r\n");
+        output.put(&Bytes::from_static(b"data"), b"\r\n");
         assert_eq!(output.unsent(), COPIED + 8);
     }
 
@@ -173,7 +173,7 @@ mod tests {
         output.advance(3);
         let mark = output.mark();
         output.buf().extend_from_slice(b"head");
-        output.put(Bytes::from(vec![0; 40_000]), b"\r\n");
+        output.put(&Bytes::from(vec![0; 40_000]), b"\r\n");
         assert!(output.roll_back(mark));
         assert_eq!(&output.buf[output.sent..], b"erim");
         output.buf().extend_from_slice(b"head");

@@ -3,10 +3,11 @@
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{StatusCode, response};
+use http::{Response, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
 use playhouse_protocol::http1::encode;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -31,82 +32,80 @@ pub(super) enum Fault {
     Length,
 }
 
-/// A body and how far it has come.
+/// How far a body has come.
 struct Answer {
-    body: Body,
     framing: Framing,
     /// All content, and what ends it, was put into the output.
     complete: bool,
 }
 
+/// How large a body is, and its first piece; `None` is its end.
+type Beginning = (SizeHint, Poll<Option<Frame<Bytes>>>);
+
 impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, IO, A> {
     /// Sends the answer. Whether the connection goes on.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one exchange, borrowed apart")]
     pub(super) async fn send(
         &mut self,
         drain: &mut Drain<impl Future<Output = ()> + Unpin>,
         asked: &Asked,
         running: &mut Running<'_, A>,
         inbound: &mut Inbound,
-        mut parts: response::Parts,
-        mut body: Body,
+        response: &mut Response<Body>,
         mut keep: bool,
     ) -> Result<bool, Fault> {
         let mut substituted = None;
         loop {
-            let mut size = SizeHint::default();
-            let mut first = Poll::Pending;
             let mut cached = None;
-            if !asked.has_content(parts.status) {
-                size = guarded(|| body.size_hint()).unwrap_or_default();
-                body = Body::Empty;
-                first = Poll::Ready(None);
-            } else if let Body::Cached(answer) = &body {
-                cached = Some(answer.clone());
-                size = body.size_hint();
-            } else if let Body::Empty | Body::Bytes(_) = body {
-                size = body.size_hint();
+            let has_content = asked.has_content(response.status());
+            let body = response.body_mut();
+            let begun = if has_content {
+                poll_fn(|cx| Poll::Ready(first_frame(cx, body, &mut cached))).await
             } else {
-                // The first piece is asked for before the head is written: so both are one write, and a body that
-                // fails at once is an answer of its own rather than a broken one.
-                match poll_fn(|cx| Poll::Ready(first_frame(cx, &mut body, &mut size))).await {
-                    Ok(frame) => first = frame,
-                    Err(fault) => {
-                        let (status, outcome) = self.report(fault);
-                        substituted = Some(outcome);
-                        keep = false;
-                        (parts, body) = answer::bare(status);
-                        continue;
-                    }
+                let size = guarded(|| body.size_hint()).unwrap_or_default();
+                *body = Body::Empty;
+                Ok((size, Poll::Ready(None)))
+            };
+            let (size, first) = match begun {
+                Ok(begun) => begun,
+                Err(fault) => {
+                    let (status, outcome) = self.report(fault);
+                    substituted = Some(outcome);
+                    keep = false;
+                    *response = answer::bare(status);
+                    continue;
                 }
-            }
-            if let Some(shared) = self.shared.clone() {
-                let waiting = shared.close_interim();
-                self.put_interim(waiting, inbound);
-                if inbound.expects_continue
+            };
+            if let Some(shared) = &self.shared {
+                let abandoned = !inbound.complete && shared.is_abandoned();
+                let waiting = shared.close_interim(self.request);
+                let wanted = inbound.expects_continue
                     && first.is_pending()
-                    && poll_fn(|cx| Poll::Ready(shared.demand(cx.waker()))).await.body
-                {
+                    && poll_fn(|cx| Poll::Ready(shared.demand(cx.waker()))).await.body;
+                self.put_interim(waiting, inbound);
+                if wanted {
                     self.put_continue(inbound);
                 }
-                keep &= inbound.complete || !shared.is_abandoned() || !inbound.is_beyond_discard();
+                keep &= !abandoned || !inbound.is_beyond_discard();
             }
-            let framing = asked.framing(&parts, &size);
-            let ends = answer::asks_to_close(&parts.headers)
+            let framing = asked.framing(response, &size);
+            let ends = answer::asks_to_close(response.headers())
                 || framing == Framing::UntilClose
                 || inbound.broken
                 || inbound.expects_continue
                 || (self.eof && self.input.is_empty());
             keep = keep && !ends && !poll_fn(|cx| Poll::Ready(drain.poll(cx).is_some())).await;
-            running.status = Some(parts.status);
+            running.status = Some(response.status());
             let mark = self.output.mark();
             let lines = cached.as_deref().map_or(&[][..], CachedAnswer::lines);
-            answer::head(self.output.buf(), asked, &parts, lines, &size, framing, keep);
-            let mut answer = Answer { body, framing, complete: framing == Framing::None };
-            if let Poll::Ready(frame) = first {
-                self.put(&mut answer, frame, &mut running.bytes)?;
+            answer::head(self.output.buf(), asked, response, lines, &size, framing, keep);
+            let mut answer = Answer { framing, complete: framing == Framing::None };
+            let body = response.body_mut();
+            if let Some(cached) = &cached {
+                self.put_content(&mut answer, body, cached.content(), &mut running.bytes)?;
+            } else if let Poll::Ready(frame) = first {
+                self.put(&mut answer, body, frame, &mut running.bytes)?;
             }
-            match poll_fn(|cx| self.poll_answer(cx, &mut answer, &mut running.bytes, inbound)).await {
+            match poll_fn(|cx| self.poll_answer(cx, &mut answer, body, &mut running.bytes, inbound)).await {
                 Ok(()) => {
                     if let Some(outcome) = substituted {
                         running.exchange.record.outcome = Some(outcome);
@@ -119,7 +118,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, I
                     substituted = Some(outcome);
                     running.bytes = 0;
                     keep = false;
-                    (parts, body) = answer::bare(status);
+                    *response = answer::bare(status);
                 }
                 Err(fault) => return Err(fault),
             }
@@ -130,16 +129,17 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, I
         &mut self,
         cx: &mut Context<'_>,
         answer: &mut Answer,
+        body: &mut Body,
         bytes: &mut u64,
         inbound: &mut Inbound,
     ) -> Poll<Result<(), Fault>> {
         loop {
             while !answer.complete && self.output.has_room() {
-                match guarded(|| Pin::new(&mut answer.body).poll_frame(cx)) {
+                match guarded(|| Pin::new(&mut *body).poll_frame(cx)) {
                     Ok(Poll::Pending) => break,
                     Ok(Poll::Ready(frame)) => {
                         let frame = frame.transpose().map_err(Fault::Body)?;
-                        self.put(answer, frame, bytes)?;
+                        self.put(answer, body, frame, bytes)?;
                     }
                     Err(fault) => return Poll::Ready(Err(fault)),
                 }
@@ -159,10 +159,11 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, I
         }
     }
 
-    /// Puts a piece of content into the output, framed; `None` is the end.
+    /// Puts a frame of content into the output; `None` is the end.
     fn put(
         &mut self,
         answer: &mut Answer,
+        body: &Body,
         frame: Option<Frame<Bytes>>,
         bytes: &mut u64,
     ) -> Result<(), Fault> {
@@ -177,8 +178,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, I
             answer.complete = true;
             return Ok(());
         };
-        let data = match frame.into_data() {
-            Ok(data) => data,
+        match frame.into_data() {
+            Ok(data) => self.put_content(answer, body, &data, bytes),
             Err(frame) => {
                 if let Ok(trailers) = frame.into_trailers()
                     && answer.framing == Framing::Chunked
@@ -186,9 +187,19 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, I
                     encode::last_chunk(self.output.buf(), &trailers);
                     answer.complete = true;
                 }
-                return Ok(());
+                Ok(())
             }
-        };
+        }
+    }
+
+    /// Puts a piece of content into the output, framed. `body` is what may come behind it.
+    fn put_content(
+        &mut self,
+        answer: &mut Answer,
+        body: &Body,
+        data: &Bytes,
+        bytes: &mut u64,
+    ) -> Result<(), Fault> {
         if data.is_empty() || answer.complete {
             return if data.is_empty() { Ok(()) } else { Err(Fault::Length) };
         }
@@ -197,7 +208,6 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, I
             Framing::Length(left) => {
                 // What is too long is cut before its last piece: sent to its announced length, it would look whole.
                 *left = left.checked_sub(size).ok_or(Fault::Length)?;
-                let body = &answer.body;
                 answer.complete = *left == 0 && guarded(|| body.is_end_stream())?;
                 self.output.put(data, b"");
             }
@@ -236,29 +246,46 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'_, I
     }
 }
 
-/// Asks a body for its first piece; `size` is then the size of all of it.
+/// How a body begins. That is asked for before the head is written: so both are one write, and a
+/// body that fails at once is an answer of its own rather than a broken one. A `cached` answer is taken as a whole.
 fn first_frame(
     cx: &mut Context<'_>,
     body: &mut Body,
-    size: &mut SizeHint,
-) -> Result<Poll<Option<Frame<Bytes>>>, Fault> {
-    guarded(|| {
-        let before = body.size_hint();
-        let frame = match Pin::new(&mut *body).poll_frame(cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(frame) => Poll::Ready(frame.transpose().map_err(Fault::Body)?),
-        };
-        *size = match &frame {
-            _ if before.exact().is_some() => before,
-            Poll::Pending => before,
-            Poll::Ready(None) => SizeHint::with_exact(0),
-            Poll::Ready(Some(frame)) if body.is_end_stream() && frame.is_data() => {
-                SizeHint::with_exact(frame.data_ref().map_or(0, Bytes::len) as u64)
-            }
-            Poll::Ready(Some(_)) => before,
-        };
-        Ok(frame)
-    })?
+    cached: &mut Option<Arc<CachedAnswer>>,
+) -> Result<Beginning, Fault> {
+    match std::mem::take(body) {
+        Body::Empty => Ok((SizeHint::with_exact(0), Poll::Ready(None))),
+        Body::Bytes(bytes) => {
+            Ok((SizeHint::with_exact(bytes.len() as u64), Poll::Ready(Some(Frame::data(bytes)))))
+        }
+        Body::Cached(answer) => {
+            let size = answer.content().len() as u64;
+            *cached = Some(answer);
+            Ok((SizeHint::with_exact(size), Poll::Ready(None)))
+        }
+        stream => {
+            *body = stream;
+            guarded(|| first_of_stream(cx, body))?
+        }
+    }
+}
+
+fn first_of_stream(cx: &mut Context<'_>, body: &mut Body) -> Result<Beginning, Fault> {
+    let before = body.size_hint();
+    let frame = match Pin::new(&mut *body).poll_frame(cx) {
+        Poll::Pending => Poll::Pending,
+        Poll::Ready(frame) => Poll::Ready(frame.transpose().map_err(Fault::Body)?),
+    };
+    let size = match &frame {
+        _ if before.exact().is_some() => before,
+        Poll::Pending => before,
+        Poll::Ready(None) => SizeHint::with_exact(0),
+        Poll::Ready(Some(frame)) if body.is_end_stream() && frame.is_data() => {
+            SizeHint::with_exact(frame.data_ref().map_or(0, Bytes::len) as u64)
+        }
+        Poll::Ready(Some(_)) => before,
+    };
+    Ok((size, frame))
 }
 
 /// Runs what is not ours; a panic in it is an error.

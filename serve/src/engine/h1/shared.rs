@@ -43,12 +43,12 @@ pub(super) struct Demand {
 
 #[derive(Debug, Default)]
 struct State {
-    request: u64,
     connection: Option<Waker>,
-    interim_open: bool,
+    /// No request up to this one sends interim answers any more.
+    interim_closed: u64,
     interim: Vec<(StatusCode, HeaderMap)>,
-    /// The request has a body: `body` is its.
-    has_body: bool,
+    /// The request that `body` belongs to, 0 for none.
+    request: u64,
     body: Body,
 }
 
@@ -73,32 +73,25 @@ struct Body {
 }
 
 impl Shared {
-    /// Goes on to a request, and gives the sender of its interim answers. Whoever belongs to an earlier request has no
-    /// part in it.
-    pub(super) fn begin(self: &Arc<Self>, request: u64) -> InformationalSender {
-        let mut state = self.0.lock();
-        state.request = request;
-        state.interim_open = true;
-        drop(state);
+    /// The sender of a request's interim answers. Requests have numbers that grow: what belongs to an earlier request
+    /// than the last one whose interim answers were [closed](Self::close_interim) is over.
+    pub(super) fn sender(self: &Arc<Self>, request: u64) -> InformationalSender {
         InformationalSender { shared: self.clone(), request }
     }
 
-    /// The body of the request that has begun, `remaining` bytes long where that was announced.
-    pub(super) fn body(self: &Arc<Self>, remaining: Option<u64>, limit: u64) -> BodyReader {
+    /// The body of a request, `remaining` bytes long where that was announced. [Ended](Self::end) with its request.
+    pub(super) fn body(self: &Arc<Self>, request: u64, remaining: Option<u64>, limit: u64) -> BodyReader {
         let mut state = self.0.lock();
-        state.has_body = true;
+        state.request = request;
         state.body = Body { limit, remaining, ..Body::default() };
-        BodyReader { shared: self.clone(), request: state.request, ended: false }
+        BodyReader { shared: self.clone(), request, ended: false }
     }
 
-    /// Ends the request: a body that is still held elsewhere fails.
+    /// Ends the body: one that is still held elsewhere fails.
     pub(super) fn end(&self) {
         let mut state = self.0.lock();
         state.request = 0;
-        state.interim_open = false;
-        state.interim.clear();
-        let had_body = std::mem::take(&mut state.has_body);
-        let reader = if had_body { std::mem::take(&mut state.body).reader } else { None };
+        let reader = std::mem::take(&mut state.body).reader;
         drop(state);
         if let Some(reader) = reader {
             reader.wake();
@@ -119,10 +112,10 @@ impl Shared {
         std::mem::take(&mut self.0.lock().interim)
     }
 
-    /// As [`Shared::take_interim`]; no more are taken.
-    pub(super) fn close_interim(&self) -> Vec<(StatusCode, HeaderMap)> {
+    /// As [`Shared::take_interim`]; no more are taken from this request and those before.
+    pub(super) fn close_interim(&self, request: u64) -> Vec<(StatusCode, HeaderMap)> {
         let mut state = self.0.lock();
-        state.interim_open = false;
+        state.interim_closed = request;
         std::mem::take(&mut state.interim)
     }
 
@@ -259,11 +252,7 @@ impl InformationalSender {
     pub fn send(&self, status: StatusCode, headers: HeaderMap) {
         let mut state = self.shared.0.lock();
         let valid = status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS;
-        if !valid
-            || !state.interim_open
-            || state.request != self.request
-            || state.interim.len() == MAX_INTERIM
-        {
+        if !valid || self.request <= state.interim_closed || state.interim.len() == MAX_INTERIM {
             return;
         }
         state.interim.push((status, headers));
@@ -290,15 +279,13 @@ mod tests {
     #[test]
     fn a_body_ends_with_its_request() {
         let shared = Arc::<Shared>::default();
-        shared.begin(1);
-        let mut reader = shared.body(Some(5), 10);
+        let mut reader = shared.body(1, Some(5), 10);
         assert_eq!(reader.size_hint().exact(), Some(5));
         assert!(poll(&mut reader).is_pending());
         shared.end();
         assert_eq!(poll(&mut reader), Poll::Ready(Some(Err(RequestBodyError::Gone))));
         assert_eq!(poll(&mut reader), Poll::Ready(None));
-        shared.begin(2);
-        let second = shared.body(None, 10);
+        let second = shared.body(2, None, 10);
         drop(reader);
         assert!(!shared.is_abandoned(), "the first reader has no part in the second request");
         drop(second);
@@ -308,8 +295,7 @@ mod tests {
     #[test]
     fn a_body_is_asked_for_only_when_it_is_polled_and_given_once() {
         let shared = Arc::<Shared>::default();
-        shared.begin(1);
-        let mut reader = shared.body(Some(3), 10);
+        let mut reader = shared.body(1, Some(3), 10);
         assert!(!shared.demand(Waker::noop()).body);
         assert!(poll(&mut reader).is_pending());
         assert!(shared.demand(Waker::noop()).body);
@@ -324,7 +310,7 @@ mod tests {
     #[test]
     fn interim_answers_are_bounded_and_only_for_a_request_that_has_no_final_one() {
         let shared = Arc::<Shared>::default();
-        let first = shared.begin(1);
+        let first = shared.sender(1);
         for _ in 0..100 {
             first.send(StatusCode::EARLY_HINTS, HeaderMap::new());
         }
@@ -332,10 +318,10 @@ mod tests {
         first.send(StatusCode::SWITCHING_PROTOCOLS, HeaderMap::new());
         assert_eq!(shared.take_interim().len(), MAX_INTERIM);
         first.send(StatusCode::PROCESSING, HeaderMap::new());
-        assert_eq!(shared.close_interim().len(), 1);
-        first.send(StatusCode::PROCESSING, HeaderMap::new());
-        shared.begin(2);
+        assert_eq!(shared.close_interim(1).len(), 1);
         first.send(StatusCode::PROCESSING, HeaderMap::new());
         assert!(shared.take_interim().is_empty());
+        shared.sender(2).send(StatusCode::PROCESSING, HeaderMap::new());
+        assert_eq!(shared.take_interim().len(), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! One timer for all deadlines of a connection.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -10,11 +10,13 @@ use tokio::time::{Instant, Sleep, sleep_until};
 #[derive(Debug)]
 pub(super) struct Timer {
     sleep: Option<Pin<Box<Sleep>>>,
+    /// Whom it wakes.
+    waker: Option<Waker>,
 }
 
 impl Timer {
     pub(super) fn new() -> Self {
-        Timer { sleep: None }
+        Timer { sleep: None, waker: None }
     }
 
     /// Ready once the deadline has passed.
@@ -23,6 +25,10 @@ impl Timer {
         if deadline < sleep.deadline() {
             sleep.as_mut().reset(deadline);
         }
+        if self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) && !sleep.is_elapsed() {
+            return Poll::Pending;
+        }
+        self.waker = Some(cx.waker().clone());
         loop {
             ready!(sleep.as_mut().poll(cx));
             if sleep.deadline() >= deadline {
