@@ -122,7 +122,7 @@ impl http_body::Body for Body {
 #[derive(Debug)]
 pub struct CachedAnswer {
     fields: HeaderMap,
-    /// The same as HTTP/1.1 has them, without what is written for each message (RFC 9112 §6).
+    /// The same as HTTP/1.1 has them, the content's length among them.
     lines: Bytes,
     content: Bytes,
 }
@@ -134,6 +134,7 @@ impl CachedAnswer {
         for (name, value) in fields.iter().filter(|(name, _)| *name != http::header::CONTENT_LENGTH) {
             encode::field(&mut lines, name, value);
         }
+        encode::content_length(&mut lines, content.len() as u64);
         CachedAnswer { fields, lines: lines.freeze(), content }
     }
 

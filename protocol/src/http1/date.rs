@@ -2,23 +2,26 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use http::HeaderValue;
+use http::header::DATE;
+
+use super::encode;
 
 /// The last date that was formatted. Keep one per thread or connection.
 #[derive(Debug, Default)]
 pub struct DateCache {
     second: u64,
     value: Option<HeaderValue>,
+    /// The whole field line.
+    line: BytesMut,
 }
 
 impl DateCache {
     /// Writes the whole field line.
     pub fn field(&mut self, out: &mut BytesMut, now: SystemTime) {
-        out.reserve(37);
-        out.put_slice(b"date: ");
-        out.put_slice(self.refresh(now).as_bytes());
-        out.put_slice(b"\r\n");
+        self.refresh(now);
+        out.extend_from_slice(&self.line);
     }
 
     /// The field's value, whose memory is shared by all that are given in one second.
@@ -33,7 +36,12 @@ impl DateCache {
             self.value = None;
             self.second = second;
         }
-        self.value.get_or_insert_with(|| imf_fixdate(second))
+        self.value.get_or_insert_with(|| {
+            let value = imf_fixdate(second);
+            self.line.clear();
+            encode::field(&mut self.line, &DATE, &value);
+            value
+        })
     }
 }
 

@@ -3,24 +3,24 @@
 /// Whether these are a host that is not empty and, behind a colon, a port of at most 65535 (an empty port is
 /// allowed, RFC 3986 §3.2.3). No user information.
 pub fn is_valid_host(host: &[u8]) -> bool {
-    let (name, port) = match host {
+    let port = match host {
         [b'[', literal @ ..] => {
             let Some(end) = memchr::memchr(b']', literal) else { return false };
             if !is_ip_literal(&literal[..end]) {
                 return false;
             }
-            match &literal[end + 1..] {
-                [] => return true,
-                [b':', port @ ..] => (None, port),
-                _ => return false,
-            }
+            &literal[end + 1..]
         }
-        _ => match memchr::memchr(b':', host) {
-            Some(colon) => (Some(&host[..colon]), &host[colon + 1..]),
-            None => (Some(host), &[][..]),
+        _ => match reg_name(host) {
+            0 => return false,
+            name => &host[name..],
         },
     };
-    name.is_none_or(is_reg_name) && is_port(port)
+    match port {
+        [] => true,
+        [b':', port @ ..] => is_port(port),
+        _ => false,
+    }
 }
 
 fn is_ip_literal(literal: &[u8]) -> bool {
@@ -28,19 +28,19 @@ fn is_ip_literal(literal: &[u8]) -> bool {
     std::str::from_utf8(literal).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok())
 }
 
-fn is_reg_name(name: &[u8]) -> bool {
-    let mut rest = name;
+/// Bytes at the front that are a `reg-name` (RFC 3986 §3.2.2).
+fn reg_name(host: &[u8]) -> usize {
+    let mut length = 0;
     loop {
-        let literal = rest.iter().take_while(|byte| REG_NAME[usize::from(**byte)]).count();
-        rest = match &rest[literal..] {
-            [] => return !name.is_empty(),
-            [b'%', a, b, tail @ ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit() => tail,
-            _ => return false,
-        };
+        length += host[length..].iter().take_while(|byte| REG_NAME[usize::from(**byte)]).count();
+        match &host[length..] {
+            [b'%', a, b, ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit() => length += 3,
+            _ => return length,
+        }
     }
 }
 
-/// RFC 3986 §3.2.2, without `pct-encoded`.
+/// What of a `reg-name` is no escape.
 const REG_NAME: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;

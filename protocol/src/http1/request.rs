@@ -24,6 +24,8 @@ pub struct RequestParser {
     fields: usize,
     /// One of the fields says how long the content is, or what becomes of the connection.
     framed: bool,
+    /// Whether there is one `Host` that is valid; `None` while there is none.
+    host: Option<bool>,
     head: RequestHead,
 }
 
@@ -81,6 +83,7 @@ impl RequestParser {
             begun: false,
             fields: 0,
             framed: false,
+            host: None,
             head: RequestHead::default(),
         }
     }
@@ -134,13 +137,16 @@ impl RequestParser {
             self.fields += 1;
             let (name, value) = self.lines.field(line, false).ok_or(HeadError::Malformed("a field"))?;
             self.framed |= matches!(name, TRANSFER_ENCODING | CONTENT_LENGTH | CONNECTION | EXPECT);
+            if name == HOST {
+                self.host = Some(self.host.is_none() && host::is_valid_host(value.as_bytes()));
+            }
             self.head.headers.try_append(name, value).map_err(|_| HeadError::FieldsTooLarge)?;
         }
         self.lines.reset(self.limits.bytes);
         self.empty_lines = 0;
         self.begun = false;
         self.fields = 0;
-        self.head.end_of_fields(std::mem::take(&mut self.framed))?;
+        self.head.end_of_fields(std::mem::take(&mut self.framed), self.host.take())?;
         Ok(Some(&mut self.head))
     }
 
@@ -194,13 +200,14 @@ impl RequestHead {
         let start = line.start;
         let line = &piece[line];
         let malformed = HeadError::Malformed("the request line");
-        let first = memchr::memchr(b' ', line).ok_or(malformed)?;
-        let last = memchr::memrchr(b' ', line).filter(|last| *last > first).ok_or(malformed)?;
+        // Methods are short, and versions of one length.
+        let first = line.iter().position(|byte| *byte == b' ').ok_or(malformed)?;
+        let last = line.len().checked_sub(VERSION).filter(|last| *last > first).ok_or(malformed)?;
         self.method = Method::from_bytes(&line[..first]).map_err(|_| HeadError::Malformed("the method"))?;
-        self.version = match &line[last + 1..] {
-            b"HTTP/1.1" => Version::HTTP_11,
-            b"HTTP/1.0" => Version::HTTP_10,
-            [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
+        self.version = match &line[last..] {
+            b" HTTP/1.1" => Version::HTTP_11,
+            b" HTTP/1.0" => Version::HTTP_10,
+            [b' ', b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
                 if major.is_ascii_digit() && minor.is_ascii_digit() =>
             {
                 return Err(HeadError::Version);
@@ -212,13 +219,13 @@ impl RequestHead {
     }
 
     /// All fields are there; `framed` says whether there are some of framing among them, which most requests have not.
-    fn end_of_fields(&mut self, framed: bool) -> Result<(), HeadError> {
+    fn end_of_fields(&mut self, framed: bool, host: Option<bool>) -> Result<(), HeadError> {
         self.body = match framed {
             false => BodyLength::None,
             true if framing::is_chunked(self.version, &self.headers)? => BodyLength::Chunked,
             true => content_length(&self.headers)?,
         };
-        check_host(self.version, &self.uri, &mut self.headers)?;
+        check_host(host, self.version, &self.uri, &mut self.headers)?;
         (self.keep_alive, self.expect_continue) = match framed {
             false => (self.version == Version::HTTP_11, false),
             true => (
@@ -304,13 +311,17 @@ fn content_length(headers: &HeaderMap) -> Result<BodyLength, HeadError> {
 }
 
 /// Exactly one valid `Host` on HTTP/1.1, at most one on HTTP/1.0; the authority of the target takes its place.
-fn check_host(version: Version, uri: &Uri, headers: &mut HeaderMap) -> Result<(), HeadError> {
-    let mut hosts = headers.get_all(HOST).iter();
-    match (hosts.next(), hosts.next()) {
-        (Some(host), None) if host::is_valid_host(host.as_bytes()) => {}
-        (None, None) if version == Version::HTTP_10 => {}
-        (None, None) => return Err(HeadError::Malformed("no Host")),
-        _ => return Err(HeadError::Malformed("Host")),
+fn check_host(
+    host: Option<bool>,
+    version: Version,
+    uri: &Uri,
+    headers: &mut HeaderMap,
+) -> Result<(), HeadError> {
+    match host {
+        Some(true) => {}
+        None if version == Version::HTTP_10 => {}
+        None => return Err(HeadError::Malformed("no Host")),
+        Some(false) => return Err(HeadError::Malformed("Host")),
     }
     if let Some(authority) = uri.authority()
         && headers.get(HOST).is_none_or(|host| host.as_bytes() != authority.as_str().as_bytes())
@@ -335,6 +346,8 @@ fn expects_continue(version: Version, headers: &HeaderMap) -> Result<bool, HeadE
     Ok(expects)
 }
 
+/// Bytes of ` HTTP/1.1`.
+const VERSION: usize = 9;
 /// Empty lines that are skipped before a request.
 const MAX_EMPTY_LINES: usize = 8;
 /// Bytes in which the first space is not needed, but nothing else than a method may stand.

@@ -103,7 +103,10 @@ pub(super) fn head(
     if !dated {
         date(out, super::super::wall_clock());
     }
-    if let Some(length) = asked.length(response, size, framing) {
+    // Cached lines say it themselves.
+    if cached.is_empty()
+        && let Some(length) = asked.length(response, size, framing)
+    {
         encode::content_length(out, length);
     }
     if framing == Framing::Chunked {
