@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(next(&[old(1), old(2), old(3), view(4, State::Starting)], 3), []);
         assert_eq!(
             next(&[old(1), old(2), old(3), view(4, State::Active)], 3),
-            [Action::Start, Action::Drain(1)]
+            [Action::Start, Action::Drain(3)]
         );
     }
 
