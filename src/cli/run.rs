@@ -28,7 +28,7 @@ use super::output::{Output, no_colour, safe};
 /// Run a site until it is stopped.
 ///
 /// TERM, INT and `playhouse stop` drain it and end it; a second INT ends it at once. HUP and `playhouse reload` read the
-/// site file again. The log goes to standard error, filtered by $RUST_LOG (default: info,ractor=warn); where to look goes
+/// site file again, USR2 and `playhouse upgrade` put another build in the place of the one that runs. The log goes to standard error, filtered by $RUST_LOG (default: info,ractor=warn); where to look goes
 /// to standard output.
 #[derive(Debug, Args)]
 pub(super) struct Run {
@@ -164,6 +164,7 @@ fn control(site_file: &Path, state_dir: PathBuf, output: Output) -> anyhow::Resu
         build: env!("CARGO_PKG_VERSION").to_owned(),
         handlers: super::echo::handlers(),
         service_manager: ServiceManager::from_environment(),
+        program: std::env::current_exe().context("the path of this program")?,
     };
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
@@ -220,6 +221,20 @@ impl Running {
         }
     }
 
+    /// An event and the log say what has come of it; on success this process is another build's.
+    async fn upgrade(&self) {
+        match self {
+            Running::Instance(_) => {
+                tracing::warn!("USR2: a site in one process is upgraded by a stop and a start")
+            }
+            Running::Controller(controller) => {
+                if let Ok(successor) = controller.prepare_upgrade(None).await {
+                    let _ = controller.become_successor(&successor);
+                }
+            }
+        }
+    }
+
     async fn reload(&self) -> Result<Reloaded, ReloadError> {
         match self {
             Running::Instance(instance) => instance.reload_file(None).await,
@@ -249,6 +264,7 @@ struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+    upgrade: Signal,
 }
 
 impl Signals {
@@ -257,6 +273,7 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
+            upgrade: signal(SignalKind::user_defined2())?,
         })
     }
 
@@ -281,6 +298,10 @@ impl Signals {
                             Err(error) => tracing::error!(%error, "the reload was refused, nothing has changed"),
                         }
                     });
+                }
+                Some(()) = self.upgrade.recv() => {
+                    let running = running.clone();
+                    tokio::spawn(async move { running.upgrade().await });
                 }
                 else => return,
             }

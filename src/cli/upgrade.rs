@@ -10,8 +10,8 @@ use super::target::Target;
 
 /// Put another build in the place of the one that runs, without losing a request.
 ///
-/// The controller starts the new binary, which starts one instance and takes the site over once that is ready; then the other
-/// instances are replaced one by one. Until then the end of either changes nothing.
+/// First one instance of it must become ready with the site's configuration; where it does not, nothing changes. Then the
+/// controller becomes the new build, in the same process, adopts the instances, and replaces them one by one.
 #[derive(Debug, Args)]
 pub(super) struct Upgrade {
     /// The new binary; the file that the site was started from, as it is now, if not given
@@ -31,11 +31,9 @@ impl Upgrade {
         if output.is_json() {
             return output.json(&answer);
         }
-        match (answer["build"].as_str(), answer["pid"].as_u64()) {
-            (Some(build), Some(pid)) => {
-                output.text(&format!("playhouse {build} runs the site as process {pid}\n"))
-            }
-            _ => output.text("upgraded\n"),
-        }
+        let binary = answer["binary"].as_str().unwrap_or("the new build").to_owned();
+        output.text(&format!(
+            "{binary} takes over, and replaces the instances one by one: playhouse status shows them\n"
+        ))
     }
 }

@@ -266,7 +266,8 @@ impl Fleet {
     }
 
     pub(super) fn views(&self) -> Vec<View> {
-        self.members().iter().map(|member| member.view()).filter(|view| view.state != State::Gone).collect()
+        let counts = |member: &&Arc<Member>| member.state() != State::Gone && !member.is_held();
+        self.members().iter().filter(counts).map(|member| member.view()).collect()
     }
 
     pub(super) fn aim(&self) -> Aim {
@@ -340,6 +341,21 @@ impl Fleet {
     /// # Errors
     /// What the system says; nothing is left behind.
     pub(super) fn start(&self) -> io::Result<Arc<Member>> {
+        // The program that runs, even where its file has been replaced by another build meanwhile.
+        self.start_process(Path::new("/proc/self/exe"), false)
+    }
+
+    /// Starts one process of another build, which is never told to serve.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub(super) fn start_on_trial(&self, program: &Path) -> io::Result<Arc<Member>> {
+        let member = self.start_process(program, true)?;
+        self.notify();
+        Ok(member)
+    }
+
+    fn start_process(&self, program: &Path, held: bool) -> io::Result<Arc<Member>> {
         let slot = {
             let members = self.members.lock();
             (1..=self.slots()).find(|slot| !members.contains_key(slot))
@@ -349,26 +365,26 @@ impl Fleet {
         self.remember(|memo| memo.generation = generation)?;
         // The page is there before the process, and whole: with a full disk there is neither.
         self.accounts.page_for(slot, generation)?;
-        let member = match self.spawn(slot, generation) {
+        let member = match self.spawn(program, slot, generation) {
             Ok(member) => Arc::new(member),
             Err(error) => {
                 let _ = self.accounts.fold(slot, generation);
                 return Err(error);
             }
         };
+        member.hold(held);
         self.starts.lock().begun += 1;
         self.members.lock().insert(slot, member.clone());
         Ok(member)
     }
 
-    fn spawn(&self, slot: u32, generation: u64) -> io::Result<Member> {
+    fn spawn(&self, program: &Path, slot: u32, generation: u64) -> io::Result<Member> {
         use std::os::unix::process::CommandExt;
 
         let (link, theirs) = Link::pair()?;
         let in_force = self.in_force.load();
         let threads = in_force.site.threads.map_or(1, |threads| threads.get());
-        // The program that runs, even where its file has been replaced by another build meanwhile.
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Command::new(program);
         command
             .arg0("playhouse")
             .arg("instance")
@@ -581,7 +597,12 @@ impl Scaled for Fleet {
             limits: in_force.instances.clone(),
             threads: in_force.site.threads.map_or(1, |threads| threads.get() as u32),
             asked: self.scale(),
-            instances: self.members().iter().map(|member| member.sampled()).collect(),
+            instances: self
+                .members()
+                .iter()
+                .filter(|m| !m.is_held())
+                .map(|member| member.sampled())
+                .collect(),
         }
     }
 

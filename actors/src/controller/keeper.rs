@@ -228,7 +228,7 @@ impl Keeper {
         fleet.bury(member);
         match state {
             State::Starting | State::Ready => {
-                if !fleet.is_stopping() && !member.view().outdated {
+                if !fleet.is_stopping() && !member.view().outdated && !member.is_held() {
                     fleet.note_failed_start(format!("{} {message}", member.name()));
                 }
             }

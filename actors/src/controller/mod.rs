@@ -24,6 +24,7 @@ pub mod scaling;
 mod simulation;
 mod steward;
 pub mod tickets;
+mod upgrade;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -48,6 +49,7 @@ pub use fleet::{Fleet, InForce, StartReport};
 use keeper::Keeper;
 use memo::Memo;
 use scaler::Scaler;
+pub use upgrade::{Successor, UpgradeError};
 
 use crate::admin;
 use crate::control::{board_path, limits_path, process, record};
@@ -69,6 +71,7 @@ pub struct Controller {
     started: Instant,
     /// The site file, where it says something else than what the adopted instances serve.
     catch_up: Mutex<Option<PathBuf>>,
+    upgrading: tokio::sync::Mutex<()>,
     _watchdog: Option<Watchdog>,
 }
 
@@ -81,6 +84,8 @@ pub struct Options {
     pub build: String,
     /// Names of the handlers that the program answers `Handler` routes with.
     pub handlers: Handlers,
+    /// The file that the program was started from.
+    pub program: PathBuf,
     /// Listening sockets that were inherited from whoever has started this process.
     pub given: Given,
     /// Who is told how the site is.
@@ -221,6 +226,7 @@ impl Controller {
             admin_token: ArcSwap::default(),
             started: Instant::now(),
             catch_up: Mutex::new(catch_up),
+            upgrading: tokio::sync::Mutex::default(),
             _watchdog: watchdog,
         };
         let prepared = controller.prepare_admin(&controller.fleet.in_force().site)?;

@@ -8,6 +8,7 @@ mod full_disk;
 mod ledger;
 mod reload;
 mod scaling;
+mod upgrade;
 
 use rustix::process::{Pid, Signal, kill_process};
 

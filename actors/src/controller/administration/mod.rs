@@ -19,7 +19,7 @@ use playhouse_serve::sockets::Sockets;
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::member::Member;
-use super::{Controller, Fleet};
+use super::{Controller, Fleet, UpgradeError};
 use crate::admin::client::{Client, ClientError};
 use crate::admin::{Administered, Refused, Scale, Status, Value, fault_here};
 use crate::control;
@@ -117,6 +117,26 @@ impl Administered for Controller {
             };
             self.tree().events().emit(EventKind::Scaling, self.tree().root().path(), message);
             Ok(serde_json::json!({"wanted": asked.unwrap_or_else(|| fleet.wanted()), "override": asked}))
+        })
+    }
+
+    fn upgrade(self: Arc<Self>, binary: Option<PathBuf>) -> BoxFuture<'static, Result<Value, Refused>> {
+        Box::pin(async move {
+            let successor = self.prepare_upgrade(binary).await.map_err(|error| {
+                let status = match error {
+                    UpgradeError::Busy | UpgradeError::Stopping => StatusCode::CONFLICT,
+                    _ => StatusCode::UNPROCESSABLE_ENTITY,
+                };
+                Refused::new(status, error)
+            })?;
+            let answer = serde_json::json!({"binary": successor.program, "pid": std::process::id()});
+            tokio::spawn(async move {
+                // The answer first: this connection ends with the build that carries it.
+                tokio::time::sleep(ANSWER_FIRST).await;
+                // Where it is refused, an event and the log say so.
+                let _ = self.become_successor(&successor);
+            });
+            Ok(answer)
         })
     }
 
