@@ -93,9 +93,15 @@ fn a_killed_instance_that_was_draining_loses_what_it_had_left() {
     stage.site.active(2);
     moves(&load, 100);
     let report = stop(load);
-    assert!(report.is_clean(), "{report}");
+    // The slow uploads of the load may have been among what it had left, and nothing else.
+    for failure in &report.failures {
+        assert!(failure.stream.contains("slow upload"), "{failure}\n{report}");
+    }
+    let counts = report.counts;
+    assert!(counts.failed() <= 2, "{report}");
+    assert_eq!((counts.refused, counts.status, counts.wrong, counts.lost), (0, 0, 0, 0), "{report}");
     let ledger = stage.site.admin.settled_ledger();
-    assert!(ledger.killed <= before.killed + 1, "{ledger:?}");
+    assert!(ledger.killed <= before.killed + 3, "{ledger:?}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ impl Small {
     fn mount(folder: PathBuf) -> Self {
         std::fs::create_dir_all(&folder).expect("a folder");
         let status =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "none"]).arg(&folder).status();
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=8m", "none"]).arg(&folder).status();
         assert!(
             status.expect("mount runs").success(),
             "this test mounts a file system, and needs root for that"
@@ -28,7 +28,7 @@ impl Small {
     fn fill(&self) {
         use std::io::Write;
         let mut file = std::fs::File::create(self.0.join("filler")).expect("a file");
-        for size in [4096, 512, 1] {
+        for size in [1 << 20, 4096, 512, 1] {
             while file.write_all(&vec![0; size]).is_ok() {}
         }
     }
