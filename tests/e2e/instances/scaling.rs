@@ -1,6 +1,6 @@
 //! More and fewer instances.
 
-use super::{rounds, stage, with_instances};
+use super::{drained_without_loss, rounds, stage, with_instances};
 use crate::harness::stage::{Stage, balances, moves, stop};
 use crate::harness::{H2load, Wire, eventually};
 
@@ -18,7 +18,7 @@ fn scaling_up_and_down_by_hand_loses_nothing() {
         }
     }
     let report = stop(load);
-    assert!(report.is_clean(), "{report}");
+    drained_without_loss(&report);
     balances(&stage.site, before, &report, "scale");
 }
 
@@ -38,7 +38,7 @@ fn instances_with_sockets_of_their_own_come_and_go_without_a_loss() {
         }
     }
     let report = stop(load);
-    assert!(report.is_clean(), "{report}");
+    drained_without_loss(&report);
     balances(&stage.site, before, &report, "scale with ReusePort");
 }
 
