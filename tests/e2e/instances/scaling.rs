@@ -6,7 +6,19 @@ use crate::harness::{H2load, Wire, eventually};
 
 #[test]
 fn scaling_up_and_down_by_hand_loses_nothing() {
-    let stage = stage(1, 3);
+    comes_and_goes(&stage(1, 3));
+}
+
+#[test]
+fn instances_with_sockets_of_their_own_come_and_go_without_a_loss() {
+    comes_and_goes(&Stage::with(|site| {
+        with_instances(site, 1, 3).listener("http", r#"(bind: "127.0.0.1:0", sharing: ReusePort)"#)
+    }));
+}
+
+/// From one to three and back, again and again under load.
+#[track_caller]
+fn comes_and_goes(stage: &Stage) {
     stage.site.active(1);
     let before = stage.site.admin.settled_ledger();
     let load = stage.load();
@@ -20,26 +32,6 @@ fn scaling_up_and_down_by_hand_loses_nothing() {
     let report = stop(load);
     drained_without_loss(&report);
     balances(&stage.site, before, &report, "scale");
-}
-
-#[test]
-fn instances_with_sockets_of_their_own_come_and_go_without_a_loss() {
-    let stage = Stage::with(|site| {
-        with_instances(site, 1, 3).listener("http", r#"(bind: "127.0.0.1:0", sharing: ReusePort)"#)
-    });
-    stage.site.active(1);
-    let before = stage.site.admin.settled_ledger();
-    let load = stage.load();
-    for _ in 0..rounds() {
-        for count in [3, 1] {
-            assert!(stage.site.playhouse(&["scale", &count.to_string()]).status.success());
-            stage.site.active(count);
-            moves(&load, 100);
-        }
-    }
-    let report = stop(load);
-    drained_without_loss(&report);
-    balances(&stage.site, before, &report, "scale with ReusePort");
 }
 
 #[test]
