@@ -30,6 +30,7 @@ pub mod control {
 
 pub use playhouse_actors::controller::{self, Controller};
 pub use playhouse_actors::handler::AskActor;
+pub use playhouse_actors::plan::{Plan, Planned};
 pub use playhouse_actors::service_manager::{self, ServiceManager};
 pub use playhouse_actors::supervision::{Event, EventKind, Fault, KillError, Node, SeatState, Tree};
 pub use playhouse_actors::{Exit, Instance, Options, ReloadError, Reloaded, StartError};

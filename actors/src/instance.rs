@@ -29,11 +29,12 @@ use crate::certificates::Certificates;
 use crate::connection::Admission;
 use crate::control::{Conversation, InstanceLink};
 use crate::metrics::{Metrics, Samples};
+use crate::plan::{self, Plan, Processes};
 use crate::reload::{Reload, ReloadError, Reloaded, Reloader, Running};
 use crate::service_manager::{Listening, Notifier, ServiceManager, Serviced};
 use crate::state_dir::{StateDir, StateDirError};
 use crate::supervision::{
-    self, ChildSpec, EventKind, Intensity, Seat, Shutdown, Strategy, Supervisor, Tree, Watchdog,
+    self, ChildSpec, EventKind, Intensity, RootEnd, Seat, Shutdown, Strategy, Supervisor, Tree, Watchdog,
 };
 use crate::{shard, upstreams};
 
@@ -159,33 +160,24 @@ impl Instance {
     pub async fn spawn(self: &Arc<Self>, parent: Option<ActorCell>) -> Result<ActorCell, SpawnErr> {
         let instance = self.clone();
         let root = Supervisor::new(Strategy::OneForOne, Intensity::default(), move || instance.children());
-        let seat = self.tree.root().clone();
-        seat.vacated().await;
-        supervision::spawn(seat, root, parent).await
+        self.tree.start(root, parent).await
     }
 
     /// Runs the tree until it is stopped or fails. A root that an operator has killed is started again.
     pub async fn run(self: &Arc<Self>) -> Result<Exit, SpawnErr> {
-        let root = self.tree.root().clone();
         loop {
             self.spawn(None).await?;
-            root.vacated().await;
-            // ractor ends the children of a killed parent by a signal, and does not wait for them.
-            root.kill_descendants().await;
-            if self.stopping.load(Ordering::Acquire) {
-                self.site.access_log.stop(LOG_FLUSH).await;
-                return Ok(Exit::Stopped);
-            }
-            if !root.ended_by_operator() {
-                self.site.access_log.stop(LOG_FLUSH).await;
-                let cause = root.last_cause().unwrap_or_else(|| "the root supervisor has ended".to_owned());
-                return Ok(Exit::Failed(cause));
-            }
-            self.tree.events().emit(
-                EventKind::Restarted,
-                root.path(),
-                "started again after an operator's fault",
-            );
+            let end = self.tree.ended().await;
+            let exit = match end {
+                _ if self.is_stopping() => Exit::Stopped,
+                RootEnd::Other(cause) => Exit::Failed(cause),
+                RootEnd::Operator => {
+                    self.tree.note_root_restart();
+                    continue;
+                }
+            };
+            self.site.access_log.stop(LOG_FLUSH).await;
+            return Ok(exit);
         }
     }
 
@@ -198,13 +190,8 @@ impl Instance {
                 manager.stopping();
             }
             self.site.sockets.close();
-            self.tree.root().request_stop();
         }
-        let root = self.tree.root();
-        while tokio::time::timeout(STOP_LOOK, root.vacated()).await.is_err() {
-            // A root that does not look at its mailbox cannot drain; its end ends all others.
-            root.kill_if_stalled_by_fault();
-        }
+        self.tree.stop().await;
     }
 
     /// Ends an instance that has others beside it. Not `last`, it lets its listening sockets go at once, and what the
@@ -256,6 +243,19 @@ impl Instance {
     /// Reads a site file, or the one that the instance was started from, and puts it into force.
     pub async fn reload_file(self: &Arc<Self>, path: Option<&Path>) -> Result<Reloaded, ReloadError> {
         self.ask_reloader(Reload::File(path.map(Path::to_owned))).await
+    }
+
+    /// What [`Instance::reload_file`] would do, without doing it.
+    pub async fn plan(&self, path: Option<PathBuf>) -> Result<Plan, ReloadError> {
+        let path = path.or_else(|| self.options.site_file.clone()).ok_or(ReloadError::NoFile)?;
+        let read = tokio::task::spawn_blocking(move || {
+            let site = playhouse_config::load(&path)?;
+            plan::check_files(&site)?;
+            Ok::<_, ReloadError>(site)
+        });
+        let after = read.await.map_err(|_| ReloadError::NoAnswer)??;
+        self.check_handlers(&after)?;
+        Ok(Plan::new(&self.config(), &after, Processes::One))
     }
 
     /// The tables.
@@ -325,12 +325,7 @@ impl Instance {
 
     /// Whether every part of the tree is up.
     pub fn is_ready(&self) -> bool {
-        fn complete(seat: &Arc<Seat>) -> bool {
-            seat.is_occupied()
-                && seat.state() == supervision::SeatState::Running
-                && (seat.kind() == shard::KIND || seat.children().iter().all(complete))
-        }
-        !self.is_stopping() && complete(self.tree.root())
+        !self.is_stopping() && self.tree.is_complete(shard::KIND)
     }
 
     /// Open connections of all listeners.
@@ -410,7 +405,8 @@ impl Instance {
     /// The root's children, in the order in which they start. They end in reverse: first nothing is accepted any more,
     /// then connections finish, and the admin interface answers until nearly the end.
     fn children(self: &Arc<Self>) -> Vec<ChildSpec> {
-        let drain = self.config().drain_timeout;
+        let for_connections = self.clone();
+        let drain = move || for_connections.config().drain_timeout;
         let (site, samples) = (self.site.clone(), self.samples.clone());
         let for_log = site.clone();
         let for_certificates = site.clone();
@@ -434,8 +430,8 @@ impl Instance {
                 upstreams::supervisor(move || instance.upstream_specs())
             })
             .stall_after(STALL),
-            ChildSpec::new(CONNECTIONS, move || shard::supervisor(shard::COUNT, drain))
-                .shutdown(Shutdown::After(drain + GRACE))
+            ChildSpec::new(CONNECTIONS, shard::supervisor_of(shard::COUNT, drain.clone()))
+                .shutdown_by(move || Shutdown::After(drain() + GRACE))
                 .report_stalls(STALL),
             ChildSpec::new(LISTENERS, move || {
                 let instance = for_listeners.clone();
@@ -521,8 +517,6 @@ const RELOADER: &str = "reload";
 
 /// How often a drain looks whether it has come to the connections.
 const DEADLINE_LOOK: Duration = Duration::from_millis(10);
-/// How often a stop looks whether the root still follows.
-const STOP_LOOK: Duration = Duration::from_secs(2);
 const STALL: Duration = Duration::from_secs(2);
 /// A poll that takes longer holds up everything else on its thread.
 const BLOCKED: Duration = Duration::from_millis(500);

@@ -16,6 +16,7 @@ pub mod handler;
 mod health;
 pub mod instance;
 mod metrics;
+pub mod plan;
 mod pool;
 pub mod reload;
 pub mod service_manager;

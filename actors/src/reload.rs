@@ -18,7 +18,7 @@ use crate::admin::{self, Administered};
 use crate::instance::{Instance, LISTENERS, UPSTREAMS};
 use crate::service_manager::ServiceManager;
 use crate::supervision::{Actor, AskError, ChildSpec, Context, Failure, Seat, Supervisor};
-use crate::{supervision, upstreams};
+use crate::{plan, supervision, upstreams};
 
 /// Reloads, one at a time. What it has begun when it is killed, its next incarnation finishes.
 pub struct Reloader {
@@ -165,6 +165,9 @@ impl Reloader {
                 Arc::new(loaded.map_err(|_| ReloadError::NoAnswer)??)
             }
         };
+        if let Some(field) = plan::cannot_change(&self.instance.config(), &config) {
+            return Err(ReloadError::NeedsRestart(field));
+        }
         let reloaded = self.instance.apply(&config, &mut given.lock())?;
         // The reload is in force; should this fail, the next incarnation does it again.
         self.reconcile().await.map_err(|AskError| ReloadError::NoAnswer)?;

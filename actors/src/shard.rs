@@ -67,19 +67,24 @@ impl Actor for Shard {
     }
 }
 
-/// The supervisor of `count` shards. A shard that stalls holds up nobody: its connections are served on without it, and to
-/// replace it would end them. Each of which is given `drain` to let its connections finish.
-pub fn supervisor(count: usize, drain: Duration) -> Supervisor {
-    Supervisor::new(Strategy::OneForOne, Intensity::default(), move || {
-        (0..count)
-            .map(|number| {
-                ChildSpec::new(format!("shard-{number}"), Shard::default)
-                    .shutdown(Shutdown::After(drain))
-                    .report_stalls(STALL)
-            })
-            .collect()
-    })
-    .shutdown_at_once()
+/// Makes the supervisor of `count` shards. A shard that stalls holds up nobody: its connections are served on without it,
+/// and to replace it would end them. When it is to end, each is given the `drain` of that time to let its connections
+/// finish.
+pub fn supervisor_of(
+    count: usize,
+    drain: impl Fn() -> Duration + Clone + Send + Sync + 'static,
+) -> impl Fn() -> Supervisor {
+    let shard = move |number| {
+        let drain = drain.clone();
+        ChildSpec::new(format!("shard-{number}"), Shard::default)
+            .shutdown_by(move || Shutdown::After(drain()))
+            .report_stalls(STALL)
+    };
+    move || {
+        let shard = shard.clone();
+        let shards = move || (0..count).map(&shard).collect();
+        Supervisor::new(Strategy::OneForOne, Intensity::default(), shards).shutdown_at_once()
+    }
 }
 
 /// The kind of a shard.

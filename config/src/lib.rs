@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+pub mod changes;
 mod document;
 mod error;
 pub mod file;

@@ -10,6 +10,7 @@ mod instance;
 mod kill;
 mod orphans;
 mod output;
+mod plan;
 mod proxy;
 mod reload;
 mod run;
@@ -46,6 +47,7 @@ struct Arguments {
 enum Command {
     Run(run::Run),
     Check(check::Check),
+    Plan(plan::Plan),
     Status(status::Status),
     Tree(tree::Tree),
     Kill(kill::Kill),
@@ -78,6 +80,7 @@ pub fn main() -> ExitCode {
             Err(error) => Err(error),
         },
         Command::Check(command) => command.execute(output),
+        Command::Plan(command) => command.execute(output),
         Command::Status(command) => command.execute(output),
         Command::Tree(command) => command.execute(output),
         Command::Kill(command) => command.execute(output),

@@ -73,6 +73,18 @@ fn what_outlasts_the_drain_is_cut() {
 }
 
 #[test]
+fn a_drain_lasts_as_long_as_the_last_reload_has_said() {
+    let (mut site, upstream, _go) = slow("1h");
+    site.edit(|site| site.field("drain_timeout: \"100ms\"")).reload();
+    let mut busy = site.wire();
+    busy.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
+    eventually("the slow request is under way", || upstream.requests().len() == 1);
+    site.stop();
+    busy.expect_closed();
+    assert_eq!(site.process.wait().code(), Some(0), "{}", site.process.output());
+}
+
+#[test]
 fn a_second_interrupt_ends_a_drain_at_once() {
     let (mut site, upstream, _go) = slow("1h");
     let mut busy = site.wire();

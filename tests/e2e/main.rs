@@ -29,6 +29,7 @@ mod limits;
 mod listeners;
 mod malformed;
 mod messages;
+mod plan;
 mod pressure;
 mod reload;
 mod routing;

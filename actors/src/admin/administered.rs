@@ -53,6 +53,9 @@ pub trait Administered: Send + Sync + 'static {
     /// Puts a site file into force, or the one that the site was started from; answers what has changed, as JSON.
     fn reload_site(self: Arc<Self>, file: Option<PathBuf>) -> BoxFuture<'static, Result<Value, Refused>>;
 
+    /// What [`Administered::reload_site`] would do, as the JSON of a [`Plan`](crate::plan::Plan).
+    fn plan_reload(self: Arc<Self>, file: Option<PathBuf>) -> BoxFuture<'static, Result<Value, Refused>>;
+
     /// Drains and stops the site; completes when it has ended, or with the process.
     fn stop_site(self: Arc<Self>) -> BoxFuture<'static, ()>;
 
@@ -75,6 +78,11 @@ pub trait Administered: Send + Sync + 'static {
 
 /// What a command answers.
 pub type Value = serde_json::Value;
+
+/// The answer of a command that was carried out.
+pub(crate) fn to_json(answer: &impl Serialize) -> Result<Value, Refused> {
+    serde_json::to_value(answer).map_err(|error| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, error))
+}
 
 /// Why a command was not carried out. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -94,6 +94,10 @@ impl AdminApplication {
                 let Reload { site } = read(exchange).await?;
                 done(self.over.clone().reload_site(site).await)
             }
+            Page::Plan => {
+                let Reload { site } = read(exchange).await?;
+                done(self.over.clone().plan_reload(site).await)
+            }
             Page::Stop => {
                 tokio::spawn(self.over.clone().stop_site());
                 json(StatusCode::ACCEPTED, &serde_json::json!({"stopping": true}))
@@ -181,6 +185,7 @@ enum Page {
     Events,
     Kill,
     Reload,
+    Plan,
     Stop,
     Scale,
     Drain,
@@ -204,6 +209,7 @@ const ROUTES: &[Route] = &[
     Route { method: Method::GET, path: "/v1/events", need: Need::Read, page: Page::Events },
     Route { method: Method::POST, path: "/v1/kill", need: Need::Change, page: Page::Kill },
     Route { method: Method::POST, path: "/v1/reload", need: Need::Change, page: Page::Reload },
+    Route { method: Method::POST, path: "/v1/plan", need: Need::Change, page: Page::Plan },
     Route { method: Method::POST, path: "/v1/stop", need: Need::Change, page: Page::Stop },
     Route { method: Method::POST, path: "/v1/scale", need: Need::Change, page: Page::Scale },
     Route { method: Method::POST, path: "/v1/drain", need: Need::Change, page: Page::Drain },

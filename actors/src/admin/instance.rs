@@ -9,7 +9,7 @@ use http::StatusCode;
 use playhouse_config::model;
 use playhouse_serve::sockets::Sockets;
 
-use super::administered::{Administered, Refused, Value, fault_here};
+use super::administered::{Administered, Refused, Value, fault_here, to_json};
 use super::scrape;
 use super::status::Status;
 use crate::instance::Instance;
@@ -55,14 +55,16 @@ impl Administered for Instance {
 
     fn reload_site(self: Arc<Self>, file: Option<PathBuf>) -> BoxFuture<'static, Result<Value, Refused>> {
         Box::pin(async move {
-            if self.options().conversation.is_some() {
-                // It would differ from the others, and from what the next one begins with.
-                let message = "this is one instance of a site; reload the site";
-                return Err(Refused::new(StatusCode::CONFLICT, message));
-            }
+            refuse_alone(&self)?;
             let reloaded = self.reload_file(file.as_deref()).await?;
-            serde_json::to_value(&reloaded)
-                .map_err(|error| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, error))
+            to_json(&reloaded)
+        })
+    }
+
+    fn plan_reload(self: Arc<Self>, file: Option<PathBuf>) -> BoxFuture<'static, Result<Value, Refused>> {
+        Box::pin(async move {
+            refuse_alone(&self)?;
+            to_json(&self.plan(file).await?)
         })
     }
 
@@ -73,5 +75,13 @@ impl Administered for Instance {
             }
             self.stop().await;
         })
+    }
+}
+
+/// An instance that reloads by itself would differ from the others, and from what the next one begins with.
+fn refuse_alone(instance: &Instance) -> Result<(), Refused> {
+    match instance.options().conversation {
+        Some(_) => Err(Refused::new(StatusCode::CONFLICT, "this is one instance of a site; reload the site")),
+        None => Ok(()),
     }
 }

@@ -54,10 +54,14 @@ pub use upgrade::{Successor, UpgradeError};
 use crate::admin;
 use crate::control::{board_path, limits_path, process, record};
 use crate::instance::{Exit, StartError};
+use crate::plan::Plan;
 use crate::reload::{ReloadError, Reloaded};
 use crate::service_manager::{Listening, Notifier, ServiceManager, Serviced};
+use crate::shard;
 use crate::state_dir::StateDir;
-use crate::supervision::{self, ChildSpec, EventKind, Intensity, Seat, Strategy, Supervisor, Tree, Watchdog};
+use crate::supervision::{
+    self, ChildSpec, EventKind, Intensity, RootEnd, Seat, Strategy, Supervisor, Tree, Watchdog,
+};
 
 /// One controller.
 #[derive(Debug)]
@@ -238,15 +242,12 @@ impl Controller {
     async fn spawn(self: &Arc<Self>, parent: Option<ActorCell>) -> Result<ActorCell, SpawnErr> {
         let controller = self.clone();
         let root = Supervisor::new(Strategy::OneForOne, Intensity::default(), move || controller.children());
-        let seat = self.tree.root().clone();
-        seat.vacated().await;
-        supervision::spawn(seat, root, parent).await
+        self.tree.start(root, parent).await
     }
 
     /// Runs the site until it is stopped, or until another controller has taken it over. A root that has ended for any
     /// other reason is started again: the instances serve on meanwhile.
     pub async fn run(self: &Arc<Self>) -> Result<Exit, SpawnErr> {
-        let root = self.tree.root().clone();
         loop {
             self.spawn(None).await?;
             if let Some(file) = self.catch_up.lock().take() {
@@ -257,21 +258,12 @@ impl Controller {
                     }
                 });
             }
-            root.vacated().await;
-            root.kill_descendants().await;
-            if self.fleet.is_stopping() {
-                return Ok(Exit::Stopped);
-            }
-            if !root.ended_by_operator() {
+            match self.tree.ended().await {
+                _ if self.fleet.is_stopping() => return Ok(Exit::Stopped),
                 // The next controller adopts them.
-                let cause = root.last_cause().unwrap_or_else(|| "the root supervisor has ended".to_owned());
-                return Ok(Exit::Failed(cause));
+                RootEnd::Other(cause) => return Ok(Exit::Failed(cause)),
+                RootEnd::Operator => self.tree.note_root_restart(),
             }
-            self.tree.events().emit(
-                EventKind::Restarted,
-                root.path(),
-                "started again after an operator's fault",
-            );
         }
     }
 
@@ -297,16 +289,17 @@ impl Controller {
             let _ = tokio::time::timeout(STOP_LOOK, changed.changed()).await;
         }
         self.fleet.clean_up();
-        let root = self.tree.root();
-        root.request_stop();
-        while tokio::time::timeout(STOP_LOOK, root.vacated()).await.is_err() {
-            root.kill_if_stalled_by_fault();
-        }
+        self.tree.stop().await;
     }
 
     /// Reads a site file, or the one that the site was started from, and puts it into force in every instance.
     pub async fn reload_file(&self, path: Option<&Path>) -> Result<Reloaded, ReloadError> {
         reload::ask(self, path).await
+    }
+
+    /// What that would do, without doing it.
+    pub async fn plan(&self, path: Option<PathBuf>) -> Result<Plan, ReloadError> {
+        reload::plan(self, path).await
     }
 
     /// Opens what the admin interface needs, and changes nothing.
@@ -354,16 +347,11 @@ impl Controller {
 
     /// Whether as many instances serve as the site wants at least, and every part of the controller is up.
     pub fn is_ready(&self) -> bool {
-        fn complete(seat: &Arc<Seat>) -> bool {
-            seat.is_occupied()
-                && seat.state() == supervision::SeatState::Running
-                && (seat.kind() == crate::shard::KIND || seat.children().iter().all(complete))
-        }
         let active =
             self.fleet.views().iter().filter(|view| view.state == State::Active && !view.stuck).count();
         !self.fleet.is_stopping()
             && active >= self.fleet.settings().min.get() as usize
-            && complete(self.tree.root())
+            && self.tree.is_complete(shard::KIND)
     }
 
     fn children(self: &Arc<Self>) -> Vec<ChildSpec> {

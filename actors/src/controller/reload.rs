@@ -8,8 +8,7 @@ use playhouse_config::model;
 use playhouse_protocol::control::{SiteText, State};
 use playhouse_serve::Site;
 use playhouse_serve::random::Random;
-use playhouse_serve::sockets::{BindError, BindErrorKind, BoundChanges, Given, Passable};
-use playhouse_serve::tls::Certificates;
+use playhouse_serve::sockets::{BoundChanges, Given, Passable};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -18,6 +17,7 @@ use super::fleet::InForce;
 use super::member::Member;
 use crate::admin::{self, Administered};
 use crate::control::crash::crash_point;
+use crate::plan::{self, Plan, Processes};
 use crate::reload::{ReloadError, Reloaded};
 use crate::service_manager::ServiceManager;
 use crate::supervision::{Actor, ChildSpec, Context, EventKind, Failure};
@@ -40,13 +40,15 @@ impl Reloader {
         let path = path.unwrap_or_else(|| fleet.in_force().text.path.clone());
         let read = tokio::task::spawn_blocking(move || {
             let (site, text) = read(&path)?;
-            check(&site)?;
+            plan::check_files(&site)?;
             Ok::<_, ReloadError>((site, text))
         });
         let (site, text) = read.await.map_err(|_| ReloadError::NoAnswer)??;
         let before = fleet.in_force();
-        same_process(&before.site, &site)?;
-        self.check_handlers(&site)?;
+        if let Some(field) = plan::cannot_change(&before.site, &site) {
+            return Err(ReloadError::NeedsRestart(field));
+        }
+        check_handlers(&self.controller, &site)?;
         let text = SiteText { revision: fleet.next_revision(), ..text };
         fleet.bound().reserve_slots(site.instances.as_ref().map_or(0, |instances| instances.slots()));
         let prepared = fleet.bound().prepare(&site.listeners, &mut Given::default())?;
@@ -110,12 +112,12 @@ impl Reloader {
         let serves = |member: &Arc<Member>| member.state() == State::Active && !member.view().stuck;
         self.controller.fleet().members().into_iter().find(serves)
     }
+}
 
-    fn check_handlers(&self, site: &model::Site) -> Result<(), ReloadError> {
-        // Builds all routes, and drops them again.
-        Site::new(site, self.controller.options().handlers.clone(), Random::seeded(0))?;
-        Ok(())
-    }
+fn check_handlers(controller: &Controller, site: &model::Site) -> Result<(), ReloadError> {
+    // Builds all routes, and drops them again.
+    Site::new(site, controller.options().handlers.clone(), Random::seeded(0))?;
+    Ok(())
 }
 
 async fn try_on(
@@ -165,29 +167,22 @@ pub(super) fn parse(text: &SiteText) -> Result<model::Site, ReloadError> {
     Ok(playhouse_config::parse(&text.text, &text.path)?)
 }
 
-/// What can be wrong with a valid site on this machine, apart from what only shows when a socket is bound. Blocking.
-fn check(site: &model::Site) -> Result<(), ReloadError> {
-    admin::read_token(&site.admin)?;
-    let certificates = Certificates::default();
-    for listener in &site.listeners {
-        certificates
-            .load(listener)
-            .map_err(|error| ReloadError::Bind(vec![BindError::new(listener, BindErrorKind::Tls(error))]))?;
-    }
-    Ok(())
-}
-
-/// What a reload cannot change.
-fn same_process(before: &model::Site, after: &model::Site) -> Result<(), ReloadError> {
-    let fixed = [("name", before.name != after.name), ("state_dir", before.state_dir != after.state_dir)];
-    match fixed.iter().find(|(_, changed)| *changed) {
-        Some((field, _)) => Err(ReloadError::NeedsRestart(field)),
-        None => Ok(()),
-    }
-}
-
 fn reloaded(changes: BoundChanges) -> Reloaded {
     Reloaded { listeners_added: changes.added, listeners_removed: changes.removed, ..Reloaded::default() }
+}
+
+/// What a reload would do; the file that is in force is read again if no other is given.
+pub(super) async fn plan(controller: &Controller, path: Option<PathBuf>) -> Result<Plan, ReloadError> {
+    let before = controller.fleet().in_force();
+    let path = path.unwrap_or_else(|| before.text.path.clone());
+    let read = tokio::task::spawn_blocking(move || {
+        let (site, _) = read(&path)?;
+        plan::check_files(&site)?;
+        Ok::<_, ReloadError>(site)
+    });
+    let site = read.await.map_err(|_| ReloadError::NoAnswer)??;
+    check_handlers(controller, &site)?;
+    Ok(Plan::new(&before.site, &site, Processes::Several))
 }
 
 /// Asks the reload actor, and notes what has come of it.

@@ -40,7 +40,7 @@ pub struct ChildSpec {
     pub(super) name: String,
     pub(super) kind: &'static str,
     pub(super) restart: Restart,
-    pub(super) shutdown: Shutdown,
+    pub(super) shutdown: Arc<dyn Fn() -> Shutdown + Send + Sync>,
     pub(super) stall_after: Option<Duration>,
     pub(super) replace_stalled: bool,
     pub(super) intensity: Option<Intensity>,
@@ -55,7 +55,7 @@ impl ChildSpec {
             name: name.into(),
             kind: A::KIND,
             restart: Restart::Permanent,
-            shutdown: Shutdown::After(Duration::from_secs(5)),
+            shutdown: Arc::new(|| Shutdown::After(Duration::from_secs(5))),
             stall_after: None,
             replace_stalled: true,
             intensity: None,
@@ -73,8 +73,13 @@ impl ChildSpec {
     }
 
     /// How it is ended.
-    pub fn shutdown(mut self, shutdown: Shutdown) -> Self {
-        self.shutdown = shutdown;
+    pub fn shutdown(self, shutdown: Shutdown) -> Self {
+        self.shutdown_by(move || shutdown)
+    }
+
+    /// How it is ended, asked when that begins.
+    pub fn shutdown_by(mut self, shutdown: impl Fn() -> Shutdown + Send + Sync + 'static) -> Self {
+        self.shutdown = Arc::new(shutdown);
         self
     }
 
@@ -98,7 +103,7 @@ impl std::fmt::Debug for ChildSpec {
             .field("name", &self.name)
             .field("kind", &self.kind)
             .field("restart", &self.restart)
-            .field("shutdown", &self.shutdown)
+            .field("shutdown", &(self.shutdown)())
             .field("stall_after", &self.stall_after)
             .finish_non_exhaustive()
     }

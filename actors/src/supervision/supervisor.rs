@@ -195,7 +195,7 @@ impl Supervisor {
                 }
                 child.seat.set_cause(&format!("ended with its sibling: {cause}"));
             }
-            to_end.push((child.seat.clone(), child.spec.shutdown));
+            to_end.push((child.seat.clone(), (child.spec.shutdown)()));
             if child.spec.restart == Restart::Temporary {
                 child.phase = Phase::Stopped;
                 continue;
@@ -243,7 +243,7 @@ impl Supervisor {
         self.ending = Some(ending);
         context.seat().set_state(SeatState::Stopping);
         let children: Vec<_> =
-            self.children.iter().rev().map(|child| (child.seat.clone(), child.spec.shutdown)).collect();
+            self.children.iter().rev().map(|child| (child.seat.clone(), (child.spec.shutdown)())).collect();
         let (context, at_once) = (context.clone(), self.shutdown_at_once);
         tokio::spawn(async move {
             if at_once {
@@ -333,7 +333,7 @@ impl Actor for Supervisor {
                 let child = self.children.remove(index);
                 let supervisor = context.seat().clone();
                 tokio::spawn(async move {
-                    end_in_order(&[(child.seat, child.spec.shutdown)]).await;
+                    end_in_order(&[(child.seat, (child.spec.shutdown)())]).await;
                     supervisor.forget_child(&name);
                     let _ = done.send(());
                 });

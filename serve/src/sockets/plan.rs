@@ -4,14 +4,16 @@ use playhouse_config::model::{Bind, Listener};
 
 /// A socket that runs: its listener's name, and where it was told to listen.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
-    pub(super) name: &'a str,
-    pub(super) bind: &'a Bind,
+pub struct Place<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// The address as in the site file.
+    pub bind: &'a Bind,
 }
 
 /// Where a listener's socket comes from; the number is a place among those that run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub enum Source {
     /// Its own socket goes on.
     Kept(usize),
     /// It goes on with the socket of a listener that is gone, so that a rename closes nothing.
@@ -21,7 +23,7 @@ pub(super) enum Source {
 }
 
 /// The source of each listener's socket.
-pub(super) fn sources(listeners: &[Listener], running: &[Place<'_>]) -> Vec<Source> {
+pub fn sources(listeners: &[Listener], running: &[Place<'_>]) -> Vec<Source> {
     let own = |listener: &Listener| {
         let is_own =
             |place: &Place<'_>| place.name == &*listener.name && same_place(&listener.bind, place.bind);

@@ -81,6 +81,12 @@ impl Site {
         self
     }
 
+    /// Without the upstream of this name.
+    pub fn without_upstream(mut self, name: &str) -> Self {
+        self.upstreams.retain(|(known, _)| known != name);
+        self
+    }
+
     /// A file beside the site file.
     pub fn file(self, path: &str, content: impl AsRef<[u8]>) -> Self {
         let path = self.path(path);

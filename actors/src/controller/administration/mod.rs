@@ -21,7 +21,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use super::member::Member;
 use super::{Controller, Fleet, UpgradeError};
 use crate::admin::client::{Client, ClientError};
-use crate::admin::{Administered, Refused, Scale, Status, Value, fault_here};
+use crate::admin::{Administered, Refused, Scale, Status, Value, fault_here, to_json};
 use crate::control;
 use crate::supervision::{EventKind, Fault, Tree};
 
@@ -94,9 +94,12 @@ impl Administered for Controller {
     fn reload_site(self: Arc<Self>, file: Option<PathBuf>) -> BoxFuture<'static, Result<Value, Refused>> {
         Box::pin(async move {
             let reloaded = self.reload_file(file.as_deref()).await?;
-            serde_json::to_value(&reloaded)
-                .map_err(|error| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, error))
+            to_json(&reloaded)
         })
+    }
+
+    fn plan_reload(self: Arc<Self>, file: Option<PathBuf>) -> BoxFuture<'static, Result<Value, Refused>> {
+        Box::pin(async move { to_json(&self.plan(file).await?) })
     }
 
     fn stop_site(self: Arc<Self>) -> BoxFuture<'static, ()> {

@@ -1,34 +1,32 @@
 //! The table of a site's instances, and of everything that they share. It outlives every actor of the controller.
 
+mod processes;
+mod starts;
+
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use playhouse_config::model;
-use playhouse_protocol::control::{MAX_DESCRIPTORS, Passed, SiteText, State, TicketKey, ToInstance};
+use playhouse_protocol::control::{SiteText, State, TicketKey, ToInstance};
 use playhouse_serve::shared::{Addresses, Board};
-use playhouse_serve::sockets::{Bound, Passable};
+use playhouse_serve::sockets::Bound;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+pub use self::starts::StartReport;
+use self::starts::Starts;
 use super::accounts::Accounts;
-use super::capacity::{self, Aim, View};
+use super::capacity::{Aim, View};
 use super::member::{self, Member};
 use super::memo::Memo;
 use super::scaler::{Scaled, ScalerTable};
 use super::scaling::{self, Decision, Facts, ScaleError};
 use super::tickets::TicketHolder;
-use crate::control;
-use crate::control::crash::{self, crash_point};
-use crate::control::link::Link;
-use crate::control::process::Process;
-use crate::service_manager;
 use crate::supervision::{EventKind, Tree};
 
 /// The configuration in force.
@@ -78,35 +76,6 @@ pub(super) struct Pages {
     pub(super) accounts: Accounts,
     pub(super) board: Board,
     pub(super) addresses: Addresses,
-}
-
-/// How starting went lately.
-#[derive(Debug, Default)]
-struct Starts {
-    begun: u64,
-    failed_in_a_row: u32,
-    not_before: Option<Instant>,
-    last_failure: Option<String>,
-    refused: Option<String>,
-    adopted: u64,
-    failures: BTreeMap<&'static str, u64>,
-}
-
-/// How starting instances goes, for status and metrics.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
-pub struct StartReport {
-    /// Processes started by this controller.
-    pub started: u64,
-    /// Processes taken over from a controller before it.
-    pub adopted: u64,
-    /// Starts that have failed since the last that went well.
-    pub failed_in_a_row: u32,
-    /// Why the last one failed, while none has gone well since.
-    pub last_failure: Option<String>,
-    /// Why none is started just now, if so.
-    pub refused: Option<String>,
-    /// Ends that nobody asked for, by cause.
-    pub failures: BTreeMap<&'static str, u64>,
 }
 
 impl Fleet {
@@ -217,29 +186,6 @@ impl Fleet {
         &self.scaler
     }
 
-    /// No start while this is said: there is no memory for another process.
-    fn refuse_starts(&self, why: Option<String>) {
-        let mut starts = self.starts.lock();
-        if starts.refused != why {
-            starts.refused = why;
-            drop(starts);
-            self.notify();
-        }
-    }
-
-    /// How starting goes.
-    pub fn start_report(&self) -> StartReport {
-        let starts = self.starts.lock();
-        StartReport {
-            started: starts.begun,
-            adopted: starts.adopted,
-            failed_in_a_row: starts.failed_in_a_row,
-            last_failure: starts.last_failure.clone(),
-            refused: starts.refused.clone(),
-            failures: starts.failures.clone(),
-        }
-    }
-
     /// Takes the keys that adopted instances use.
     pub(super) fn take_ticket_keys(&self, keys: Vec<TicketKey>) {
         *self.ticket_keys.lock() = keys;
@@ -336,215 +282,6 @@ impl Fleet {
         Ok(())
     }
 
-    /// Starts one more process in the lowest free place. It is configured by its keeper.
-    ///
-    /// # Errors
-    /// What the system says; nothing is left behind.
-    pub(super) fn start(&self) -> io::Result<Arc<Member>> {
-        // The program that runs, even where its file has been replaced by another build meanwhile.
-        self.start_process(Path::new("/proc/self/exe"), false)
-    }
-
-    /// Starts one process of another build, which is never told to serve.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    pub(super) fn start_on_trial(&self, program: &Path) -> io::Result<Arc<Member>> {
-        let member = self.start_process(program, true)?;
-        self.notify();
-        Ok(member)
-    }
-
-    fn start_process(&self, program: &Path, held: bool) -> io::Result<Arc<Member>> {
-        let slot = {
-            let members = self.members.lock();
-            (1..=self.slots()).find(|slot| !members.contains_key(slot))
-        };
-        let slot = slot.ok_or_else(|| io::Error::other("every place has its process"))?;
-        let generation = self.memo.lock().generation + 1;
-        self.remember(|memo| memo.generation = generation)?;
-        // The page is there before the process, and whole: with a full disk there is neither.
-        self.accounts.page_for(slot, generation)?;
-        let member = match self.spawn(program, slot, generation) {
-            Ok(member) => Arc::new(member),
-            Err(error) => {
-                let _ = self.accounts.fold(slot, generation);
-                return Err(error);
-            }
-        };
-        member.hold(held);
-        self.starts.lock().begun += 1;
-        self.members.lock().insert(slot, member.clone());
-        Ok(member)
-    }
-
-    fn spawn(&self, program: &Path, slot: u32, generation: u64) -> io::Result<Member> {
-        use std::os::unix::process::CommandExt;
-
-        let (link, theirs) = Link::pair()?;
-        let in_force = self.in_force.load();
-        let threads = in_force.site.threads.map_or(1, |threads| threads.get());
-        let mut command = Command::new(program);
-        command
-            .arg0("playhouse")
-            .arg("instance")
-            .arg("--state-dir")
-            .arg(&self.directory)
-            .args(["--site", &in_force.site.name, "--threads", &threads.to_string()])
-            .args(["--slot", &slot.to_string(), "--generation", &generation.to_string()])
-            .stdin(Stdio::from(theirs))
-            .env_remove(crash::VARIABLE)
-            // What a terminal sends to its foreground group is for the controller alone.
-            .process_group(0);
-        for variable in service_manager::own_variables() {
-            command.env_remove(variable);
-        }
-        let child = command.spawn()?;
-        // Until it is reaped its number is its own, so this is about no other process.
-        let process = Process::of_child(&child)?;
-        crash_point("start");
-        Ok(Member::new(slot, generation, process, link.split(), None))
-    }
-
-    /// Takes over a process that a controller before this one has started.
-    pub(super) fn adopt(&self, member: Member) -> Arc<Member> {
-        let member = Arc::new(member);
-        self.starts.lock().adopted += 1;
-        self.members.lock().insert(member.slot(), member.clone());
-        member
-    }
-
-    /// Sends a configuration to an instance, with the sockets that it names.
-    pub(super) fn configure(
-        &self,
-        member: &Member,
-        text: &SiteText,
-        mut sockets: Vec<Passable>,
-    ) -> io::Result<()> {
-        let send = |message: &ToInstance, descriptors| {
-            member.send(message, descriptors).map_err(|error| io::Error::other(error.to_string()))
-        };
-        while sockets.len() > MAX_DESCRIPTORS {
-            let rest = sockets.split_off(MAX_DESCRIPTORS);
-            let (passed, descriptors) = numbered(std::mem::replace(&mut sockets, rest));
-            send(&ToInstance::Sockets { sockets: passed }, descriptors)?;
-        }
-        let (passed, descriptors) = numbered(sockets);
-        send(&ToInstance::Configure { site: text.clone(), sockets: passed }, descriptors)?;
-        member.note_sent(text.revision);
-        crash_point("configure");
-        Ok(())
-    }
-
-    /// An instance serves: the series of failures is over.
-    pub(super) fn note_active(&self) {
-        let mut starts = self.starts.lock();
-        starts.failed_in_a_row = 0;
-        starts.not_before = None;
-        starts.last_failure = None;
-        drop(starts);
-        self.notify();
-    }
-
-    /// A start has failed.
-    pub(super) fn note_failed_start(&self, cause: String) {
-        let mut starts = self.starts.lock();
-        starts.failed_in_a_row = starts.failed_in_a_row.saturating_add(1);
-        *starts.failures.entry("start").or_default() += 1;
-        let delay = capacity::backoff(starts.failed_in_a_row, self.tree.jitter());
-        starts.not_before = Some(Instant::now() + delay);
-        let failures = starts.failed_in_a_row;
-        starts.last_failure = Some(cause.clone());
-        drop(starts);
-        let rest = if self.views().iter().any(|view| view.state == State::Active) {
-            "; those that serve go on as they are"
-        } else {
-            ""
-        };
-        let next = if delay.is_zero() { "at once".to_owned() } else { format!("in {delay:.1?}") };
-        self.emit(
-            EventKind::Ended,
-            format!("an instance did not start ({failures} in a row): {cause}; again {next}{rest}"),
-        );
-        self.notify();
-    }
-
-    /// An instance that served has ended without having been asked to.
-    pub(super) fn note_death(&self, cause: &'static str) {
-        *self.starts.lock().failures.entry(cause).or_default() += 1;
-    }
-
-    /// Tidies up behind a process that has ended: its ledger page, its gauges, its files.
-    pub(super) fn bury(&self, member: &Member) {
-        member.set_state(State::Gone);
-        self.board.clear(member.slot());
-        self.steer();
-        self.addresses.release_slot(member.slot());
-        if let Err(error) = self.accounts.fold(member.slot(), member.generation()) {
-            // Its counts are in the sums all the same, and the next fold takes it along.
-            tracing::warn!(instance = member.name(), %error, "the ledger's page of an instance that has ended stays for now");
-        }
-        control::remove_files(&self.directory, member.slot(), member.process());
-        self.notify();
-    }
-
-    /// Folds the ledger pages of processes that no instance here is: they have ended without a controller.
-    pub(super) fn bury_the_dead(&self) {
-        let living: Vec<_> =
-            self.members().iter().map(|member| (member.slot(), member.generation())).collect();
-        for (slot, generation) in self.accounts.pages() {
-            if living.contains(&(slot, generation)) {
-                continue;
-            }
-            if !living.iter().any(|(living, _)| *living == slot) {
-                // Before its page is gone, and nobody knows any more that it was there.
-                self.board.clear(slot);
-                self.addresses.release_slot(slot);
-            }
-            if let Err(error) = self.accounts.fold(slot, generation) {
-                tracing::warn!(slot, generation, %error, "a ledger page of a process that has ended stays for now");
-            }
-        }
-    }
-
-    /// Removes what only a running site needs. All processes have ended.
-    pub(super) fn clean_up(&self) {
-        Memo::remove(&self.directory);
-        if let Err(error) = self.accounts.forget() {
-            tracing::warn!(%error, "the ledger's files stay, and count on with the next start");
-        }
-        // They may be gone; the next start makes others.
-        let _ = std::fs::remove_file(control::board_path(&self.directory));
-        let _ = std::fs::remove_file(control::limits_path(&self.directory));
-    }
-
-    /// Gives the place of an instance that is buried to others.
-    pub(super) fn forget(&self, member: &Member) {
-        let mut members = self.members.lock();
-        if members.get(&member.slot()).is_some_and(|other| other.generation() == member.generation()) {
-            members.remove(&member.slot());
-        }
-        drop(members);
-        self.notify();
-    }
-
-    /// Asks an instance to finish what it has and to go.
-    pub(super) fn drain(&self, member: &Member, last: bool) {
-        let deadline = self.in_force.load().site.drain_timeout;
-        if member.is_asked_to_drain() && !last {
-            return;
-        }
-        member.note_drain(deadline);
-        // First nobody is sent there any more, then it empties what it has.
-        self.steer();
-        let message = ToInstance::Drain { deadline_ms: deadline.as_millis() as u64, last };
-        if member.send(&message, Vec::new()).is_err() {
-            // TERM says the same to a process whose link is down.
-            let _ = member.process().kill(rustix::process::Signal::TERM);
-        }
-        self.notify();
-    }
-
     /// Sends new clients, where a listener has a socket per instance, to those that serve.
     pub(super) fn steer(&self) {
         let serves = |member: &&Arc<Member>| {
@@ -621,12 +358,4 @@ pub enum SetScaleError {
     /// The next controller would not know of it.
     #[error("it cannot be written down: {0}")]
     Memo(#[from] io::Error),
-}
-
-fn numbered(sockets: Vec<Passable>) -> (Vec<Passed>, Vec<OwnedFd>) {
-    let number = |(index, socket): (usize, Passable)| {
-        let Passable { listener, slot, descriptor } = socket;
-        (Passed { listener: listener.to_string(), slot, descriptor: index as u32 }, descriptor)
-    };
-    sockets.into_iter().enumerate().map(number).unzip()
 }
