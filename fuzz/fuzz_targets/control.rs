@@ -3,16 +3,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use playhouse_protocol::control::{
-    ToCandidate, ToController, ToIncumbent, ToInstance, decode, encode, enveloped,
-};
+use playhouse_protocol::control::{ToController, ToInstance, decode, encode, enveloped};
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = enveloped(bytes);
     again::<ToInstance>(bytes);
     again::<ToController>(bytes);
-    again::<ToCandidate>(bytes);
-    again::<ToIncumbent>(bytes);
 });
 
 /// What can be read is the same when it is written and read once more.

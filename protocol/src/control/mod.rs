@@ -1,4 +1,4 @@
-//! What a controller and its instances say to each other, and what a controller says to the one that is to follow it.
+//! What a controller and its instances say to each other.
 //!
 //! One JSON object a datagram, over a `SOCK_SEQPACKET` Unix socket. Two builds must understand each other during an
 //! upgrade: fields are added and never renamed, unknown fields are ignored, and a message of an unknown type is
@@ -10,14 +10,12 @@
 
 mod codec;
 mod envelope;
-mod handover;
 mod instance;
 #[cfg(test)]
 mod properties;
 
 pub use codec::{DecodeError, EncodeError, MAX_DESCRIPTORS, MAX_MESSAGE, MAX_PAYLOAD, decode, encode};
 pub use envelope::{envelope, enveloped};
-pub use handover::{ToCandidate, ToIncumbent};
 pub use instance::{Sample, ServerHealth, ToController, ToInstance};
 
 use std::path::PathBuf;
