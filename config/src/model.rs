@@ -239,8 +239,8 @@ pub struct ClientTimeouts {
     pub idle: Duration,
     /// Between two writes that made progress. Default 30 s; the connection or stream is reset.
     pub write: Duration,
-    /// From the beginning of a drain to when a connection without a request is closed: the next one may be on its way
-    /// already, and is answered. Default 1 s, or half of the site's drain timeout where that is less.
+    /// From the beginning of a drain to the end of a connection without a request. The next one may be on its way already:
+    /// for three quarters of the time it is waited for, and answered. Default 1 s, or half of the site's drain timeout where that is less.
     pub drain_idle: Duration,
 }
 

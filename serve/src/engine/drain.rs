@@ -16,6 +16,17 @@ pub(super) struct Drain<D> {
     since: Option<Instant>,
 }
 
+/// For how long of a connection's `drain_idle` its next request is waited for. What is left is for a client that does not
+/// close where we have: its next request may have crossed our end, and is to meet no reset.
+pub(super) fn waiting(drain_idle: Duration) -> Duration {
+    drain_idle - lingering(drain_idle)
+}
+
+/// For how long of a connection's `drain_idle` it is still read once our side is closed.
+pub(super) fn lingering(drain_idle: Duration) -> Duration {
+    drain_idle / 4
+}
+
 impl<D: Future<Output = ()> + Unpin> Drain<D> {
     pub(super) fn new(signal: D) -> Self {
         Drain { signal: Some(signal), since: None }

@@ -21,7 +21,7 @@ use playhouse_config::model::{ClientTimeouts, Limits};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
-use self::drain::Drain;
+use self::drain::{Drain, lingering, waiting};
 use crate::net::Stream;
 use crate::tls::ListenerTls;
 use crate::{Application, ConnectionInfo};
@@ -58,11 +58,12 @@ pub async fn serve<A: Application>(
     let deadline = Instant::now() + if settings.tls.is_some() { timeouts.tls } else { timeouts.idle };
     let mut prefix = BytesMut::new();
     if settings.tls.is_some() || settings.http2 {
-        let first = drain.grace(timeouts.drain_idle, opening::first_bytes(&mut stream, deadline)).await;
+        let first =
+            drain.grace(waiting(timeouts.drain_idle), opening::first_bytes(&mut stream, deadline)).await;
         match first {
             Some(Some(first)) => prefix = first,
             Some(None) => return,
-            None => return opening::farewell(stream, timeouts.drain_idle).await,
+            None => return opening::farewell(stream, lingering(timeouts.drain_idle)).await,
         }
     }
     // Each part in a box of its own, so that a connection pays for the part that it is in, not for the largest.

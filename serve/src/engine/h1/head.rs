@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 use super::connection::Connection;
-use crate::engine::drain::Drain;
+use crate::engine::drain::{Drain, waiting};
 use crate::ledger::Ticket;
 use crate::{Application, Ledger};
 
@@ -73,7 +73,7 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
             let drained = drain.poll(cx);
             let deadline = match (&begun, drained) {
                 (Some((_, started)), _) => *started + timeouts.head,
-                (None, Some(since)) => since.max(idle_since) + timeouts.drain_idle,
+                (None, Some(since)) => since.max(idle_since) + waiting(timeouts.drain_idle),
                 (None, None) if *shrunk => idle_since + timeouts.idle,
                 (None, None) => idle_since + timeouts.idle.min(SHRINK),
             };

@@ -32,7 +32,7 @@ use self::connection::{Connection, LINGER};
 use self::exchange::Then;
 use self::head::Next;
 use super::Settings;
-use super::drain::Drain;
+use super::drain::{Drain, lingering};
 use crate::{Application, ConnectionInfo, Outcome};
 
 /// How a connection has ended.
@@ -46,7 +46,7 @@ pub(crate) enum Ending {
 }
 
 /// Serves one connection to its end. `prefix` is what was read of it already. When `drain` completes, the request in
-/// flight is answered with `Connection: close`; an idle connection closes when no request has come within `drain_idle`.
+/// flight is answered with `Connection: close`; an idle connection ends within `drain_idle`, unless a request comes.
 /// Dropped, it ends the request in flight as [`Outcome::Killed`].
 pub(crate) async fn serve<A: Application>(
     io: impl AsyncRead + AsyncWrite + Unpin + Send,
@@ -83,7 +83,7 @@ pub(crate) async fn serve<A: Application>(
             }
             Next::Drained => {
                 // A request that comes only now gets no answer, but an end rather than a reset.
-                connection.linger(settings.timeouts.drain_idle).await;
+                connection.linger(lingering(settings.timeouts.drain_idle)).await;
                 return Ending::Closed;
             }
         };
