@@ -22,6 +22,7 @@ pub mod scaler;
 pub mod scaling;
 #[cfg(test)]
 mod simulation;
+mod steering;
 mod steward;
 pub mod tickets;
 mod upgrade;

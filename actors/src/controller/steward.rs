@@ -75,6 +75,9 @@ impl Actor for Steward {
                 }
             }
             self.keep_all(context).await;
+            if !self.fleet.is_stopping() {
+                self.fleet.steer();
+            }
             context.progress();
             let until = aim.not_before.min(Instant::now() + TICK).max(Instant::now() + SHORTEST);
             // Whatever was changed meanwhile, also by this loop itself, is looked at again at once.

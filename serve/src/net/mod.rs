@@ -17,7 +17,7 @@ pub use bound::BoundSocket;
 pub use connector::Connector;
 pub use listener::{Listener, is_exhausted};
 pub use packet::{Packet, PacketListener, PacketSocket, PeerCred, ReceiveError};
-pub use reuse_port::ReusePortGroup;
+pub use reuse_port::{ReusePortGroup, Weighted};
 pub use stream::Stream;
 
 use std::io;

@@ -10,6 +10,9 @@ use rustix::net::sockopt;
 
 use super::BoundSocket;
 
+/// A slot, and how many of the clients it gets in proportion to the others. A weight of 0 counts as 1.
+pub type Weighted = (u32, u32);
+
 /// The listening sockets of one address, numbered from 1: a slot each. All of them are opened at once and in order, and
 /// every process holds all of them, so that their order in the kernel, which the program counts by, never changes while
 /// the group lives.
@@ -38,7 +41,8 @@ impl ReusePortGroup {
         drop(free);
         let mut group = ReusePortGroup { sockets: Vec::new() };
         for slot in 1..=slots {
-            let attach_first = |socket: &BoundSocket| if slot == 1 { attach(socket, &[1]) } else { Ok(()) };
+            let attach_first =
+                |socket: &BoundSocket| if slot == 1 { attach(socket, &[(1, 1)]) } else { Ok(()) };
             group.sockets.push(BoundSocket::bind_to_share(address, only_v6, backlog, attach_first)?);
         }
         Ok(group)
@@ -80,13 +84,14 @@ impl ReusePortGroup {
         }
     }
 
-    /// From now on new clients go to these slots, at random. The others keep what is in their queues, and the clients
-    /// whose handshake is under way (for a round trip, or a few where packets are lost) still come to them.
+    /// From now on new clients go to these slots, at random, to each by its weight. The others keep what is in their
+    /// queues, and the clients whose handshake is under way (for a round trip, or a few where packets are lost) still come
+    /// to them.
     ///
     /// # Errors
     /// `InvalidInput` for no slot, or one that the group does not have; then nothing has changed.
-    pub fn steer(&self, active: &[u32]) -> io::Result<()> {
-        if active.is_empty() || active.iter().any(|slot| self.socket(*slot).is_none()) {
+    pub fn steer(&self, active: &[Weighted]) -> io::Result<()> {
+        if active.is_empty() || active.iter().any(|(slot, _)| self.socket(*slot).is_none()) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         attach(&self.sockets[0], active)
@@ -108,7 +113,7 @@ impl ReusePortGroup {
     }
 }
 
-fn attach(socket: &BoundSocket, active: &[u32]) -> io::Result<()> {
+fn attach(socket: &BoundSocket, active: &[Weighted]) -> io::Result<()> {
     attach_reuseport_cbpf(socket.as_fd(), &program(active)).map_err(|error| {
         let why = format!("the kernel takes no program for SO_REUSEPORT: {error}");
         io::Error::new(io::ErrorKind::Unsupported, why)
@@ -117,21 +122,26 @@ fn attach(socket: &BoundSocket, active: &[u32]) -> io::Result<()> {
 
 /// A program that chooses one of these slots at random. Not by the packet's hash: the kernel has none for clients of
 /// the same host, and one that clients can choose is one that they can aim with.
-fn program(active: &[u32]) -> Vec<Instruction> {
+fn program(active: &[Weighted]) -> Vec<Instruction> {
     let instruction = |code, operand| Instruction { code, jump_true: 0, jump_false: 0, operand };
     // A slot's place in the kernel's table.
-    let give = |slot: &u32| instruction(RETURN, slot.saturating_sub(1));
-    let Some((last, others)) = active.split_last() else { return Vec::new() };
+    let give = |slot: u32| instruction(RETURN, slot.saturating_sub(1));
+    let Some(((last, last_weight), others)) = active.split_last() else { return Vec::new() };
     let mut program = Vec::with_capacity(2 * active.len() + 2);
+    let mut below = 0_u32;
+    let mut choices = Vec::with_capacity(2 * others.len());
+    for (slot, weight) in others {
+        below = below.saturating_add(*weight.max(&1));
+        // Not this one: over its answer.
+        choices.push(Instruction { jump_true: 1, ..instruction(JUMP_UNLESS_BELOW, below) });
+        choices.push(give(*slot));
+    }
     if !others.is_empty() {
         program.push(instruction(LOAD_WORD, RANDOM));
-        program.push(instruction(MODULO, active.len() as u32));
+        program.push(instruction(MODULO, below.saturating_add(*last_weight.max(&1))));
     }
-    for (number, slot) in (0..).zip(others) {
-        program.push(Instruction { jump_false: 1, ..instruction(JUMP_IF_EQUAL, number) });
-        program.push(give(slot));
-    }
-    program.push(give(last));
+    program.extend(choices);
+    program.push(give(*last));
     program
 }
 
@@ -139,8 +149,8 @@ fn program(active: &[u32]) -> Vec<Instruction> {
 const LOAD_WORD: u16 = 0x20;
 /// `BPF_ALU | BPF_MOD | BPF_K`.
 const MODULO: u16 = 0x94;
-/// `BPF_JMP | BPF_JEQ | BPF_K`.
-const JUMP_IF_EQUAL: u16 = 0x15;
+/// `BPF_JMP | BPF_JGE | BPF_K`.
+const JUMP_UNLESS_BELOW: u16 = 0x35;
 /// `BPF_RET | BPF_K`.
 const RETURN: u16 = 0x06;
 /// `SKF_AD_OFF + SKF_AD_RANDOM`: where a word of randomness is loaded from.
@@ -189,8 +199,8 @@ mod tests {
                     accumulator = random;
                 }
                 MODULO => accumulator %= operand,
-                JUMP_IF_EQUAL => {
-                    at += usize::from(if accumulator == operand { jump_true } else { jump_false });
+                JUMP_UNLESS_BELOW => {
+                    at += usize::from(if accumulator >= operand { jump_true } else { jump_false });
                 }
                 RETURN => return operand,
                 other => panic!("an instruction that is not used: {other:#x}"),
@@ -198,16 +208,30 @@ mod tests {
         }
     }
 
+    fn evenly(slots: &[u32]) -> Vec<Weighted> {
+        slots.iter().map(|slot| (*slot, 1)).collect()
+    }
+
     #[test]
     fn a_program_gives_every_active_slot_its_share_and_no_other() {
         for active in [&[3][..], &[1, 2], &[2, 5, 6], &(1..=130).collect::<Vec<_>>()] {
-            let program = program(active);
+            let program = program(&evenly(active));
             let given: Vec<u32> = (0..active.len() as u32).map(|random| run(&program, random) + 1).collect();
             assert_eq!(given, active);
             assert_eq!(run(&program, u32::MAX) + 1, active[u32::MAX as usize % active.len()]);
         }
-        assert_eq!(program(&[4]).len(), 1);
+        assert_eq!(program(&[(4, 9)]).len(), 1);
         assert_eq!(program(&[]), []);
+    }
+
+    #[test]
+    fn a_program_gives_by_weight() {
+        let program = program(&[(2, 1), (5, 3), (3, 0), (6, 2)]);
+        let given: Vec<u32> = (0..7).map(|random| run(&program, random) + 1).collect();
+        assert_eq!(given, [2, 5, 5, 5, 3, 6, 6]);
+        // What makes no sense is no endless program, and no panic.
+        let absurd = super::program(&[(1, u32::MAX), (2, u32::MAX), (3, 1)]);
+        assert_eq!(run(&absurd, 7) + 1, 1);
     }
 
     #[test]
@@ -215,7 +239,7 @@ mod tests {
         let group = group();
         let _first = connect(&group, 5);
         assert_eq!(queues(&group), [5, 0, 0, 0, 0, 0]);
-        group.steer(&[2, 3, 6]).unwrap();
+        group.steer(&evenly(&[2, 3, 6])).unwrap();
         let _clients = connect(&group, 300);
         let [0, two, three, 0, 0, six] = queues(&group)[..] else { panic!("an inactive slot has clients") };
         assert_eq!(two + three + six, 300);
@@ -226,9 +250,9 @@ mod tests {
     #[test]
     fn what_waits_for_a_slot_that_is_taken_out_stays_in_its_queue() {
         let group = group();
-        group.steer(&[4]).unwrap();
+        group.steer(&[(4, 1)]).unwrap();
         let before = connect(&group, 20);
-        group.steer(&[1, 5]).unwrap();
+        group.steer(&evenly(&[1, 5])).unwrap();
         let after = connect(&group, 20);
         assert_eq!(empty(&group, 4), 20);
         assert_eq!(queues(&group).iter().sum::<usize>(), 20);
@@ -245,7 +269,7 @@ mod tests {
         drop(ReusePortGroup::from_descriptors(duplicates(), &bind).unwrap());
         drop(opener);
         for slot in [6, 1, 3] {
-            holder.steer(&[slot]).unwrap();
+            holder.steer(&[(slot, 1)]).unwrap();
             let _clients = connect(&holder, 4);
             assert_eq!(empty(&holder, slot), 4);
         }
@@ -257,7 +281,7 @@ mod tests {
         let large = small.extended(SLOTS + 2, 1024).unwrap();
         drop(small);
         for slot in [SLOTS + 2, 1, SLOTS + 1, SLOTS] {
-            large.steer(&[slot]).unwrap();
+            large.steer(&[(slot, 1)]).unwrap();
             let _clients = connect(&large, 4);
             assert_eq!(empty(&large, slot), 4);
         }
@@ -272,7 +296,7 @@ mod tests {
             ReusePortGroup::bind(&bind, 2, 1).unwrap_err(),
             ReusePortGroup::bind(&loopback(0), 0, 1).unwrap_err(),
             group.steer(&[]).unwrap_err(),
-            group.steer(&[SLOTS + 1]).unwrap_err(),
+            group.steer(&[(SLOTS + 1, 1)]).unwrap_err(),
         ] {
             assert!(
                 matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::InvalidInput),

@@ -55,6 +55,12 @@ impl Board {
         self.cells(slot).map_or(0, |cells| cells.connections.load(Ordering::Relaxed))
     }
 
+    /// Connections of the instance in `slot` so far, and of those that have had the slot before; 0 for a slot that is
+    /// not.
+    pub fn accepted(&self, slot: u32) -> u64 {
+        self.cells(slot).map_or(0, |cells| cells.accepted.load(Ordering::Relaxed))
+    }
+
     /// Whether the instance in `slot` accepts.
     pub fn is_active(&self, slot: u32) -> bool {
         self.cells(slot).is_some_and(|cells| cells.active.load(Ordering::Relaxed) != 0)
@@ -71,6 +77,13 @@ impl Board {
     /// The highest slot that anyone has had: no slot beyond needs to be looked at.
     fn highest(&self) -> &AtomicU64 {
         &self.page.cells()[0]
+    }
+
+    /// The slots whose instances accept.
+    fn accepting(&self) -> impl Iterator<Item = Cells<'_>> {
+        let used = self.highest().load(Ordering::Acquire) as usize;
+        let slots = self.page.cells().chunks_exact(STRIDE).skip(1).take(used).map(cells);
+        slots.filter(|slot| slot.active.load(Ordering::Relaxed) != 0)
     }
 
     fn cells(&self, slot: u32) -> Option<Cells<'_>> {
@@ -103,7 +116,9 @@ impl Place {
 
 impl Peers for Place {
     fn opened(&self) {
-        self.cells().connections.fetch_add(1, Ordering::Relaxed);
+        let cells = self.cells();
+        cells.connections.fetch_add(1, Ordering::Relaxed);
+        cells.accepted.fetch_add(1, Ordering::Relaxed);
     }
 
     fn closed(&self) {
@@ -113,14 +128,19 @@ impl Peers for Place {
     /// Costs a load per slot that was ever used.
     fn share(&self) -> Share {
         let mut share = Share { mine: self.cells().connections.load(Ordering::Relaxed), ..Share::default() };
-        let used = self.board.highest().load(Ordering::Acquire) as usize;
-        for slot in self.board.page.cells().chunks_exact(STRIDE).skip(1).take(used).map(cells) {
-            if slot.active.load(Ordering::Relaxed) != 0 {
-                share.active += 1;
-                share.total = share.total.saturating_add(slot.connections.load(Ordering::Relaxed));
-            }
+        for slot in self.board.accepting() {
+            share.active += 1;
+            share.total = share.total.saturating_add(slot.connections.load(Ordering::Relaxed));
         }
         share
+    }
+
+    fn taken_behind(&self, share: Share) -> u64 {
+        let is_behind = |slot: &Cells<'_>| {
+            slot.connections.load(Ordering::Relaxed).saturating_mul(share.active) < share.total
+        };
+        let accepted = |slot: Cells<'_>| slot.accepted.load(Ordering::Relaxed);
+        self.board.accepting().filter(is_behind).map(accepted).fold(0, u64::wrapping_add)
     }
 
     fn set_active(&self, active: bool) {
@@ -135,10 +155,12 @@ impl Peers for Place {
 struct Cells<'a> {
     connections: &'a AtomicU64,
     active: &'a AtomicU64,
+    /// Connections so far, of all processes that have had the slot.
+    accepted: &'a AtomicU64,
 }
 
 fn cells(slot: &[AtomicU64]) -> Cells<'_> {
-    Cells { connections: &slot[0], active: &slot[1] }
+    Cells { connections: &slot[0], active: &slot[1], accepted: &slot[2] }
 }
 
 /// Slots are numbered from 1 to this: more than a site file can ask for, whatever is changed in it while instances run.
@@ -172,6 +194,26 @@ mod tests {
         assert_eq!((controller.connections(2), controller.is_active(2)), (3, false));
         controller.clear(1);
         assert_eq!((controller.connections(1), controller.is_active(1)), (0, false));
+    }
+
+    #[test]
+    fn it_is_seen_that_those_behind_accept() {
+        let board = Board::anonymous().unwrap();
+        let places = [1, 2, 3].map(|slot| board.mine(slot).unwrap());
+        places.iter().for_each(|place| place.set_active(true));
+        (0..8).for_each(|_| places[0].opened());
+        (0..4).for_each(|_| places[1].opened());
+        let share = places[0].share();
+        let before = places[0].taken_behind(share);
+        // Those at the mean and above do not count.
+        places[0].opened();
+        places[1].opened();
+        assert_eq!(places[0].taken_behind(share), before);
+        places[2].opened();
+        assert_ne!(places[0].taken_behind(share), before);
+        // One that has closed a connection meanwhile has come all the same.
+        places[2].closed();
+        assert_ne!(places[0].taken_behind(share), before);
     }
 
     #[test]

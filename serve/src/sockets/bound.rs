@@ -12,6 +12,7 @@ use super::given::Given;
 use super::holding::{Holding, open_to_hold};
 use super::plan::{self, Place, Source};
 use super::prepare::{BindError, BindErrorKind};
+use crate::net::Weighted;
 
 /// The listening sockets of a site, opened here and accepted from elsewhere. Needs no runtime.
 ///
@@ -22,7 +23,7 @@ pub struct Bound {
     /// What a listener with a socket per instance gets.
     slots: AtomicU32,
     /// The slots that new clients go to.
-    active: Mutex<Vec<u32>>,
+    active: Mutex<Vec<Weighted>>,
 }
 
 #[derive(Clone, Debug)]
@@ -142,14 +143,15 @@ impl Bound {
         BoundChanges { added: names(&new, &old), removed: names(&old, &new) }
     }
 
-    /// Sends the new clients of listeners with a socket per instance to these slots, at once and from then on. What was
+    /// Sends the new clients of listeners with a socket per instance to these slots by their weights, at once and from
+    /// then on. What was
     /// sent to another slot before stays in its queue: the instance that leaves empties it, and the others empty those
     /// of slots that the board says are not active. So a slot is taken out here before its instance is told to leave,
     /// and as soon as its process is gone.
     ///
     /// # Errors
     /// What the kernel says of any of them; a slot that a listener does not have is left out.
-    pub fn steer(&self, active: &[u32]) -> io::Result<()> {
+    pub fn steer(&self, active: &[Weighted]) -> io::Result<()> {
         *self.active.lock() = active.to_vec();
         let held = self.held.lock().clone();
         held.iter().map(|held| held.holding.steer(active)).fold(Ok(()), Result::and)

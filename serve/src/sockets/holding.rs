@@ -8,7 +8,7 @@ use playhouse_config::model::{self, Sharing};
 
 use super::given::Given;
 use super::prepare::{BACKLOG, BindErrorKind, Opened, open};
-use crate::net::{BoundSocket, ReusePortGroup};
+use crate::net::{BoundSocket, ReusePortGroup, Weighted};
 
 #[derive(Debug)]
 pub(super) enum Holding {
@@ -31,9 +31,10 @@ impl Holding {
         }
     }
 
-    pub(super) fn steer(&self, active: &[u32]) -> io::Result<()> {
+    pub(super) fn steer(&self, active: &[Weighted]) -> io::Result<()> {
         let Holding::PerSlot(group) = self else { return Ok(()) };
-        let active: Vec<_> = active.iter().copied().filter(|slot| group.socket(*slot).is_some()).collect();
+        let active: Vec<_> =
+            active.iter().copied().filter(|(slot, _)| group.socket(*slot).is_some()).collect();
         if active.is_empty() { Ok(()) } else { group.steer(&active) }
     }
 

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::connections::Surroundings;
-use super::fairness::Turns;
+use super::fairness::{Turn, Turns};
 use super::gate::Gate;
 use super::handoff::{CAPACITY, Handoff};
 use super::{Accepted, Connections, TicketId};
@@ -153,15 +153,17 @@ impl Socket {
             }
             // A runtime's thread is everybody's, however many wait here.
             tokio::task::coop::consume_budget().await;
-            let waited = match self.connections.peers() {
-                Some(peers) if listener.group().is_none() => self.turns.wait(&**peers).await,
-                _ => false,
+            let turn = match self.connections.peers() {
+                Some(peers) if listener.group().is_none() => {
+                    self.turns.wait(&**peers, self.connections.freed()).await
+                }
+                _ => Turn::Ours,
             };
-            if waited && self.state.load(Ordering::Acquire) != OPEN {
+            if turn != Turn::Ours && self.state.load(Ordering::Acquire) != OPEN {
                 continue;
             }
             let accepted = listener.try_accept().transpose();
-            self.turns.accepted(waited, accepted.is_some());
+            self.turns.accepted(turn, accepted.is_some());
             if let Some(accepted) = accepted {
                 break accepted;
             }

@@ -280,6 +280,10 @@ impl Peers for Board {
         Share::default()
     }
 
+    fn taken_behind(&self, _: Share) -> u64 {
+        0
+    }
+
     fn set_active(&self, active: bool) {
         self.0[self.1 as usize].store(active, Ordering::Relaxed);
     }
@@ -294,7 +298,7 @@ async fn with_a_socket_per_instance_nobody_who_waits_for_one_that_leaves_or_dies
     let listeners = [model::Listener { sharing: model::Sharing::ReusePort, ..tcp("http") }];
     let bound = Bound::default();
     bound.reserve_slots(4);
-    bound.steer(&[1, 2, 3]).unwrap();
+    bound.steer(&[(1, 1), (2, 1), (3, 1)]).unwrap();
     bound.commit(bound.prepare(&listeners, &mut Given::default()).unwrap());
     let to = Address::Tcp(bound.addresses()[0].1.parse().unwrap());
     let active: Arc<[_]> = (0..5).map(|_| std::sync::atomic::AtomicBool::new(false)).collect();
@@ -315,7 +319,7 @@ async fn with_a_socket_per_instance_nobody_who_waits_for_one_that_leaves_or_dies
         clients.push(Connector::connect(&to).await.unwrap());
     }
     // One is killed, and one is to leave: first they are taken out, then the one that leaves is told.
-    bound.steer(&[1]).unwrap();
+    bound.steer(&[(1, 1)]).unwrap();
     active[3].store(false, Ordering::Relaxed);
     drop(dies);
     let leaving = leaves.socket("http").unwrap();

@@ -1,8 +1,10 @@
 //! More and fewer instances.
 
+use std::net::SocketAddr;
+
 use super::{drained_without_loss, rounds, stage, with_instances};
 use crate::harness::stage::{Stage, balances, moves, stop};
-use crate::harness::{H2load, Wire, eventually};
+use crate::harness::{H2load, Running, Wire, eventually, eventually_some};
 
 #[test]
 fn scaling_up_and_down_by_hand_loses_nothing() {
@@ -35,29 +37,84 @@ fn comes_and_goes(stage: &Stage) {
 }
 
 #[test]
-fn long_connections_are_spread_over_the_instances() {
+fn long_h2_connections_are_spread_evenly_over_the_instances() {
     let stage = stage(4, 4);
     stage.site.active(4);
     let address = stage.site.address("http");
-    let connections: Vec<_> = (0..200)
-        .map(|_| {
-            let mut wire = Wire::connect(address);
-            wire.send("GET /hello.txt HTTP/1.1\r\nHost: a\r\n\r\n");
-            assert_eq!(wire.response().status, 200);
-            wire
-        })
-        .collect();
-    eventually("no instance has more than twice its share", || {
-        let status = stage.site.admin.status();
-        let counts: Vec<u64> = status["instances"]
-            .as_array()
-            .expect("instances")
-            .iter()
-            .map(|instance| instance["connections"].as_u64().expect("a number"))
-            .collect();
-        counts.iter().sum::<u64>() >= 200 && counts.iter().all(|count| *count <= 100)
+    let mut held = Vec::new();
+    // One after the other, then all at once, and then many of them in the middle of a load.
+    held.extend((0..200).map(|_| long(address)));
+    spread_within(&stage.site, 200, 0.3);
+    held.truncate(0);
+    eventually("they are gone", || stage.site.admin.connections() == 0);
+    held.extend((0..200).map(|_| opened(address)));
+    held.iter_mut().for_each(greeted);
+    spread_within(&stage.site, 200, 0.3);
+    let load = stage.load();
+    moves(&load, 100);
+    held.extend((0..200).map(|_| long(address)));
+    let report = stop(load);
+    assert!(report.is_clean(), "{report}");
+    spread_within(&stage.site, 400, 0.3);
+}
+
+#[test]
+fn an_instance_that_comes_late_gets_more_of_the_new_connections() {
+    let stage = Stage::with(|site| {
+        with_instances(site, 1, 2).listener("http", r#"(bind: "127.0.0.1:0", sharing: ReusePort)"#)
     });
-    drop(connections);
+    stage.site.active(1);
+    let address = stage.site.address("http");
+    let mut held: Vec<_> = (0..60).map(|_| long(address)).collect();
+    assert!(stage.site.playhouse(&["scale", "2"]).status.success());
+    stage.site.active(2);
+    // The kernel alone would give each half of them, and leave the second behind by sixty.
+    for _ in 0..20 {
+        held.extend((0..5).map(|_| long(address)));
+        let open = held.len() as u64;
+        eventually("they are counted", || stage.site.admin.connections() == open);
+    }
+    let counts = connections(&stage.site);
+    assert!(counts[0].abs_diff(counts[1]) <= 40, "{counts:?}");
+}
+
+/// The difference between the most and the fewest connections of an instance is at most such a part of the mean.
+#[track_caller]
+fn spread_within(site: &Running, open: u64, part: f64) {
+    let counts = eventually_some("all connections are counted", || {
+        Some(connections(site)).filter(|counts| counts.iter().sum::<u64>() == open)
+    });
+    let (most, fewest) = (counts.iter().max().expect("one"), counts.iter().min().expect("one"));
+    let mean = open as f64 / counts.len() as f64;
+    assert!((most - fewest) as f64 <= part * mean, "{counts:?}");
+}
+
+fn connections(site: &Running) -> Vec<u64> {
+    let status = site.admin.status();
+    let instances = status["instances"].as_array().expect("instances");
+    instances.iter().map(|instance| instance["connections"].as_u64().expect("a number")).collect()
+}
+
+/// An HTTP/2 connection without a stream.
+#[track_caller]
+fn long(address: SocketAddr) -> Wire {
+    let mut wire = opened(address);
+    greeted(&mut wire);
+    wire
+}
+
+#[track_caller]
+fn opened(address: SocketAddr) -> Wire {
+    let mut wire = Wire::connect(address);
+    // The preface, and an empty SETTINGS frame (RFC 9113 §3.4, §6.5).
+    wire.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+    wire
+}
+
+#[track_caller]
+fn greeted(wire: &mut Wire) {
+    let head = wire.take(9).expect("the server's SETTINGS");
+    assert_eq!(head[3], 4, "{head:?}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod processes;
 mod starts;
+mod steered;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,6 +21,7 @@ use tokio::time::Instant;
 
 pub use self::starts::StartReport;
 use self::starts::Starts;
+use self::steered::Steered;
 use super::accounts::Accounts;
 use super::capacity::{Aim, View};
 use super::member::{self, Member};
@@ -66,6 +68,7 @@ pub struct Fleet {
     wanted: AtomicU64,
     scaler: Arc<ScalerTable>,
     starts: Mutex<Starts>,
+    steered: Mutex<Steered>,
     stopping: AtomicBool,
     changed: watch::Sender<u64>,
 }
@@ -104,6 +107,7 @@ impl Fleet {
             revision: AtomicU64::new(revision),
             scaler: Arc::default(),
             starts: Mutex::default(),
+            steered: Mutex::default(),
             stopping: AtomicBool::new(false),
             changed: watch::Sender::new(0),
         }
@@ -280,21 +284,6 @@ impl Fleet {
             *memo = changed;
         }
         Ok(())
-    }
-
-    /// Sends new clients, where a listener has a socket per instance, to those that serve.
-    pub(super) fn steer(&self) {
-        let serves = |member: &&Arc<Member>| {
-            let view = member.view();
-            view.state == State::Active && !view.stuck && !member.is_asked_to_drain()
-        };
-        let members = self.members();
-        let active: Vec<u32> = members.iter().filter(serves).map(|member| member.slot()).collect();
-        if !active.is_empty()
-            && let Err(error) = self.bound.steer(&active)
-        {
-            tracing::warn!(%error, "new clients are not spread over the instances as they should be");
-        }
     }
 
     pub(super) fn emit(&self, kind: EventKind, message: impl Into<String>) {
