@@ -96,6 +96,7 @@ struct Instance {
     cpu: f64,
     cpu_share: Option<f64>,
     requests_per_second: Option<f64>,
+    pressure: Option<f64>,
     unanswered: Option<String>,
 }
 
@@ -253,6 +254,9 @@ fn instances(page: &Page, output: Output) -> String {
         }
         if let Some(rate) = instance.requests_per_second {
             let _ = write!(text, ", {rate:.0} requests/s");
+        }
+        if let Some(pressure) = instance.pressure {
+            let _ = write!(text, ", pressure {pressure:.2}");
         }
         if page.scaler.is_some() || page.orphaned {
             let _ = write!(text, ", the site's {}, {}", ordinal(instance.generation), age(instance.age_ms));

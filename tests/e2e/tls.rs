@@ -40,27 +40,9 @@ impl Secure {
         curl(arguments)
     }
 
-    /// Connects to a listener with openssl as it would be for one that comes back: offers the session in the file `with`,
-    /// and keeps the one that it is given in `into`. Whether the session was resumed.
+    /// See [`crate::harness::resumes`].
     fn resumes(&self, listener: &str, version: &str, name: &str, with: Option<&str>, into: &str) -> bool {
-        let address = self.site.address(listener).to_string();
-        let mut command = std::process::Command::new(crate::harness::tool("openssl", "openssl"));
-        command.args(["s_client", version, "-ign_eof", "-connect", &address, "-servername", name]);
-        if let Some(session) = with {
-            command.arg("-sess_in").arg(self.site.path(session));
-        }
-        command.arg("-sess_out").arg(self.site.path(into));
-        // A ticket of TLS 1.3 comes after the handshake, so the answer is waited for.
-        self.site.write("request", format!("GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n"));
-        let request = std::fs::File::open(self.site.path("request")).unwrap();
-        let output = command.stdin(request).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(text.contains("HTTP/1.1 200 OK") && text.contains("hello\n"), "{text}\n{output:?}");
-        match (text.contains("\nReused, TLSv1."), text.contains("\nNew, TLSv1.")) {
-            (true, false) => true,
-            (false, true) => false,
-            _ => panic!("openssl says neither: {text}"),
-        }
+        crate::harness::resumes(&self.site, listener, version, name, with, into)
     }
 
     /// The name in the certificate that a client gets who asks for `name`; without one, who sends no SNI.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use playhouse_protocol::control::{MAX_DESCRIPTORS, State, ToController, ToInstance};
 use playhouse_serve::net::is_exhausted;
+use playhouse_serve::sockets::Passable;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::MissedTickBehavior;
 
@@ -79,16 +80,16 @@ impl InstanceLink {
         }
     }
 
-    /// Duplicates of all listening sockets, in as many messages as they need.
+    /// Duplicates of all listening sockets, those of other instances too, in as many messages as they need.
     fn give_sockets(&self) {
-        let mut sockets = Vec::new();
-        for socket in self.instance.site().sockets.all() {
-            let Some(listener) = socket.listener() else { continue };
-            match listener.try_clone_descriptor() {
-                Ok(descriptor) => sockets.push((socket.name().to_string(), 0, descriptor)),
-                Err(error) => tracing::error!(listener = %socket.name(), %error, "a socket was not given"),
-            }
-        }
+        let sockets = self.instance.site().sockets.descriptors().unwrap_or_else(|error| {
+            tracing::error!(%error, "the listening sockets were not given to the controller");
+            Vec::new()
+        });
+        let mut sockets: Vec<_> = sockets
+            .into_iter()
+            .map(|Passable { listener, slot, descriptor }| (listener.to_string(), slot, descriptor))
+            .collect();
         loop {
             let rest = sockets.split_off(sockets.len().min(MAX_DESCRIPTORS));
             let more = !rest.is_empty();

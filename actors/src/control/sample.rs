@@ -1,7 +1,7 @@
 //! How an instance is, in figures.
 
 use playhouse_protocol::control::Sample;
-use playhouse_serve::sockets::Socket;
+use playhouse_serve::net::Listener;
 use playhouse_sys::accept_queue;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -14,6 +14,11 @@ pub(super) fn take(instance: &Instance, conversation: &Conversation) -> Sample {
     let cpu = clock_gettime(ClockId::ProcessCPUTime);
     let ledger = instance.ledger();
     let sockets = instance.site().sockets.all();
+    let (mut queued, mut queued_alone) = (0, 0);
+    for listener in sockets.iter().filter_map(|socket| socket.listener()) {
+        let clients = if listener.group().is_some() { &mut queued_alone } else { &mut queued };
+        *clients += in_accept_queue(&listener);
+    }
     Sample {
         number,
         cpu_us: cpu.tv_sec as u64 * 1_000_000 + cpu.tv_nsec as u64 / 1_000,
@@ -24,14 +29,14 @@ pub(super) fn take(instance: &Instance, conversation: &Conversation) -> Sample {
         accepted: ledger.accepted,
         in_flight: ledger.in_flight,
         waiting: sockets.iter().map(|socket| socket.counts().waiting as u64).sum(),
-        queued: sockets.iter().map(|socket| queued(socket)).sum(),
+        queued,
+        queued_alone,
     }
 }
 
 /// Clients that the kernel has for a socket; 0 where it does not say.
-fn queued(socket: &Socket) -> u64 {
-    let listener = socket.listener();
-    listener.and_then(|listener| accept_queue(listener.descriptor()).ok()).unwrap_or(0).into()
+fn in_accept_queue(listener: &Listener) -> u64 {
+    accept_queue(listener.descriptor()).unwrap_or(0).into()
 }
 
 /// Resident memory of this process; 0 where `/proc` cannot be read.

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use playhouse_protocol::control::{Hello, Passed, State, ToController, ToInstance};
+use playhouse_protocol::control::{Hello, Passed, ServerHealth, State, ToController, ToInstance};
 
 use super::member::{self, Ends, Member};
 use crate::control;
@@ -30,6 +30,8 @@ pub struct Adopted {
     pub hello: Hello,
     /// The listening sockets that it holds.
     pub sockets: Vec<(Passed, OwnedFd)>,
+    /// The upstream servers that it leaves out.
+    pub ejections: Vec<ServerHealth>,
 }
 
 /// Speaks to every process that a record names. None is trusted for its record: the process must be the one that was
@@ -68,9 +70,9 @@ async fn adopt(directory: &Path, record: &Record, ours: &Hello) -> Result<Adopte
     };
     let spoken = tokio::time::timeout(PATIENCE, speak(directory, record, ours)).await;
     match spoken.unwrap_or_else(|_| Err(format!("has not answered within {PATIENCE:?}"))) {
-        Ok((ends, hello, sockets)) => {
+        Ok(Spoken { ends, hello, sockets, ejections }) => {
             let member = Member::new(record.slot, record.generation, process, ends, Some(&hello));
-            Ok(Adopted { member, hello, sockets })
+            Ok(Adopted { member, hello, sockets, ejections })
         }
         Err(why) => {
             // What holds our sockets and speaks to nobody must not stay; what only bears its number must not be harmed.
@@ -84,7 +86,13 @@ async fn adopt(directory: &Path, record: &Record, ours: &Hello) -> Result<Adopte
     }
 }
 
-type Spoken = (Ends, Hello, Vec<(Passed, OwnedFd)>);
+/// What was said.
+struct Spoken {
+    ends: Ends,
+    hello: Hello,
+    sockets: Vec<(Passed, OwnedFd)>,
+    ejections: Vec<ServerHealth>,
+}
 
 async fn speak(directory: &Path, record: &Record, ours: &Hello) -> Result<Spoken, String> {
     let path = control::control_path(directory, record.slot);
@@ -95,7 +103,7 @@ async fn speak(directory: &Path, record: &Record, ours: &Hello) -> Result<Spoken
     let (sender, receiver): Ends = link.split();
     let say = |error: LinkError| error.to_string();
     sender.send(&ToInstance::Hello(ours.clone()), Vec::new()).map_err(say)?;
-    let hello = loop {
+    let mut hello = loop {
         match receiver.recv().await.map_err(say)? {
             Some((ToController::Hello(hello), _)) => break hello,
             Some(_) => {}
@@ -103,16 +111,21 @@ async fn speak(directory: &Path, record: &Record, ours: &Hello) -> Result<Spoken
         }
     };
     check(&hello, record, ours)?;
-    let mut sockets = Vec::new();
+    let (mut sockets, mut ejections) = (Vec::new(), Vec::new());
     sender.send(&ToInstance::GiveSockets, Vec::new()).map_err(say)?;
     loop {
         match receiver.recv().await.map_err(say)? {
             Some((ToController::Sockets { sockets: passed, more }, descriptors)) => {
                 sockets.extend(control::pair(passed, descriptors)?);
                 if !more {
-                    return Ok(((sender, receiver), hello, sockets));
+                    return Ok(Spoken { ends: (sender, receiver), hello, sockets, ejections });
                 }
             }
+            // It goes on living meanwhile.
+            Some((ToController::ServerHealth(health), _)) if ejections.len() < MOST_EJECTIONS => {
+                ejections.push(health);
+            }
+            Some((ToController::State { state }, _)) => hello.state = Some(state),
             Some(_) => {}
             None => return Err("has closed its link".into()),
         }
@@ -137,5 +150,7 @@ fn check(hello: &Hello, record: &Record, ours: &Hello) -> Result<(), String> {
     }
 }
 
+/// Of one instance: far more than a site has servers.
+const MOST_EJECTIONS: usize = 4096;
 /// For one instance to say who it is; a runtime that is stuck never does.
 const PATIENCE: Duration = Duration::from_secs(3);

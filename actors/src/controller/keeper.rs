@@ -35,6 +35,10 @@ impl Keeper {
     async fn follow(&mut self, context: &Context) {
         let member = self.member.clone();
         let mut receiver = member.receiver();
+        if member.state() == State::Active {
+            // One that was adopted may have another configuration, or other ticket keys, than is in force by now.
+            self.bring_up_to_date();
+        }
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut exited = std::pin::pin!(member.process().wait());
@@ -98,6 +102,7 @@ impl Keeper {
             ToController::State { state } => self.state(state),
             ToController::Sample(sample) => member.note_sample(sample),
             ToController::ServerHealth(health) => {
+                fleet.ejections().note(&health);
                 for other in fleet.members().iter().filter(|other| other.slot() != member.slot()) {
                     // One whose link is down does without.
                     let _ = other.send(&ToInstance::ServerHealth(health.clone()), Vec::new());
@@ -164,10 +169,15 @@ impl Keeper {
             return;
         }
         let answered = member.answered().borrow().clone();
+        if state == State::Active {
+            member.give_ticket_keys(fleet.ticket_keys());
+        }
         if state == State::Ready && answered.revision == in_force.text.revision && !member.is_held() {
-            let keys = fleet.ticket_keys();
-            // A failure shows as a link that has ended, or in the deadline.
-            let _ = member.send(&ToInstance::TicketKeys { keys }, Vec::new());
+            member.give_ticket_keys(fleet.ticket_keys());
+            for health in fleet.ejections().in_force() {
+                // A failure of this or the next shows as a link that has ended, or in the deadline.
+                let _ = member.send(&ToInstance::ServerHealth(health), Vec::new());
+            }
             let _ = member.send(&ToInstance::Activate, Vec::new());
             crash_point("activate");
         }

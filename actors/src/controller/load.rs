@@ -50,8 +50,10 @@ pub struct Load {
     pub in_flight: u64,
     /// Clients that it has accepted and not begun with.
     pub waiting: u64,
-    /// Clients that the kernel has queued for the whole site, as it saw them.
+    /// Clients that the kernel has queued for all instances together, as it saw them: the same for all.
     pub queued: u64,
+    /// Clients that the kernel has queued for it alone.
+    pub queued_alone: u64,
 }
 
 impl Load {
@@ -80,6 +82,7 @@ impl Load {
             in_flight: sample.in_flight,
             waiting: sample.waiting,
             queued: 0,
+            queued_alone: sample.queued_alone,
         };
         // Its own: before the queue that it shares with the others is noted.
         load.pressure = Signs::of(&[&load], 1, up_at).pressure();
@@ -130,9 +133,10 @@ impl Signs {
         let mut lags: Vec<u64> = loads.iter().map(|load| load.lag_us).collect();
         lags.sort_unstable_by(|a, b| b.cmp(a));
         let lag = Duration::from_micros(lags.get(count.div_ceil(2) - 1).copied().unwrap_or(0));
-        // All of them look at the same queues of the kernel, each has queues of its own behind.
+        // What they share is the same queue, which each has looked at; what each has of its own adds up.
         let queued = loads.iter().map(|load| load.queued).max().unwrap_or(0);
-        let backlog = loads.iter().fold(queued, |sum, load| sum.saturating_add(load.waiting));
+        let own = loads.iter().flat_map(|load| [load.queued_alone, load.waiting]);
+        let backlog = own.fold(queued, u64::saturating_add);
         Signs {
             mean,
             lag,
@@ -250,7 +254,13 @@ mod tests {
         assert_eq!(cpu(sample(1, 0), sample(2, u64::MAX)), 1.0);
         assert_eq!(cpu(sample(1, 0), Sample { interval_us: 0, ..sample(2, 0) }), 0.0);
         assert_eq!(cpu(sample(2, 0), sample(1, 100)), 0.0002);
-        let all = Sample { waiting: u64::MAX, queued: u64::MAX, lag_us: u64::MAX, ..sample(2, 0) };
+        let all = Sample {
+            waiting: u64::MAX,
+            queued: u64::MAX,
+            queued_alone: u64::MAX,
+            lag_us: u64::MAX,
+            ..sample(2, 0)
+        };
         assert!(load(vec![sample(1, 0), all], 1).unwrap().pressure.is_finite());
     }
 
@@ -264,9 +274,20 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_s_queue_is_the_same_for_all() {
+    fn a_queue_that_instances_share_counts_once_and_what_each_has_of_its_own_adds_up() {
         let load = Load { queued: 20, waiting: 5, ..Load::default() };
         assert_eq!(Signs::of(&[&load, &load], 2, 0.75).backlog, 30);
+        let load = Load { queued_alone: 20, waiting: 5, ..Load::default() };
+        assert_eq!(Signs::of(&[&load, &load], 2, 0.75).backlog, 50);
+    }
+
+    #[test]
+    fn what_waits_for_one_instance_alone_is_its_own_pressure() {
+        let with = |sample: Sample| load(vec![Sample::default(), Sample { number: 1, ..sample }], 1).unwrap();
+        let shared = with(Sample { queued: 2 * BACKLOG, ..sample(1, 0) });
+        assert_eq!((shared.pressure, shared.queued), (0.0, 2 * BACKLOG));
+        let alone = with(Sample { queued_alone: 2 * BACKLOG, ..sample(1, 0) });
+        assert_eq!((alone.pressure, alone.queued_alone), (2.0, 2 * BACKLOG));
     }
 
     #[test]

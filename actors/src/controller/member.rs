@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use playhouse_protocol::control::{Hello, Sample, State, ToController, ToInstance};
+use playhouse_protocol::control::{Hello, Sample, State, TicketKey, ToController, ToInstance};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -75,6 +75,8 @@ struct Seen {
     outdated: bool,
     /// The newest revision that it was sent.
     sent: u64,
+    /// The name of the newest of the ticket keys that it has, or was sent.
+    ticket_key: Option<String>,
     /// The last samples, newest last.
     samples: VecDeque<(Instant, Sample)>,
     /// When a drain was asked for, and how long it may take.
@@ -102,6 +104,7 @@ impl Member {
             stuck: false,
             outdated: false,
             sent: revision,
+            ticket_key: hello.and_then(|hello| Some(hello.ticket_keys.first()?.name.clone())),
             samples: VecDeque::new(),
             drain: None,
             killed_for: None,
@@ -216,6 +219,18 @@ impl Member {
         }
     }
 
+    /// Sends it the keys of session tickets, newest first, unless it has them.
+    pub(super) fn give_ticket_keys(&self, keys: Vec<TicketKey>) {
+        let newest = keys.first().map(|key| key.name.clone());
+        if newest.is_none() || self.seen.lock().ticket_key == newest {
+            return;
+        }
+        // Over the next link otherwise.
+        if self.send(&ToInstance::TicketKeys { keys }, Vec::new()).is_ok() {
+            self.seen.lock().ticket_key = newest;
+        }
+    }
+
     /// It is to be replaced.
     pub(super) fn outdate(&self) {
         self.seen.lock().outdated = true;
@@ -320,8 +335,9 @@ impl Member {
         self.seen.lock().drain.is_some()
     }
 
-    /// Goes on over another link.
+    /// Goes on over another link. What was on its way over the one before may be lost.
     pub(super) fn relink(&self, link: Link) -> Arc<Receiver<ToController>> {
+        self.seen.lock().ticket_key = None;
         let (sender, receiver) = link.split();
         let receiver = Arc::new(receiver);
         *self.ends.lock() = Some((sender, receiver.clone()));

@@ -11,6 +11,7 @@ mod adoption;
 pub mod capacity;
 mod cgroup;
 pub mod cpus;
+mod ejections;
 mod fleet;
 mod keeper;
 pub mod load;
@@ -172,15 +173,13 @@ impl Controller {
             found.adopted.iter().map(|adopted| adopted.hello.generation).fold(memo.generation, u64::max);
 
         let mut given = std::mem::take(&mut options.given);
-        let mut keys = Vec::new();
-        let mut members = Vec::new();
+        let (mut keys, mut ejections, mut members) = (Vec::new(), Vec::new(), Vec::new());
         for adopted in found.adopted {
             for (passed, descriptor) in adopted.sockets {
                 given.add(&passed.listener, passed.slot, descriptor);
             }
-            if keys.is_empty() {
-                keys = adopted.hello.ticket_keys;
-            }
+            keys.push(adopted.hello.ticket_keys);
+            ejections.extend(adopted.ejections);
             members.push(adopted.member);
         }
         let bound = Bound::default();
@@ -199,7 +198,8 @@ impl Controller {
                 .map_err(ReloadError::StateDir)?;
         let pages = Pages { accounts, board, addresses };
         let fleet = Arc::new(Fleet::new(directory, tree.clone(), in_force, bound, pages, memo));
-        fleet.take_ticket_keys(keys);
+        fleet.take_ticket_keys(tickets::newest(keys));
+        ejections.iter().for_each(|health| fleet.ejections().note(health));
         for member in members {
             let member = fleet.adopt(member);
             fleet.emit_of(

@@ -50,7 +50,8 @@ impl Reloader {
         }
         check_handlers(&self.controller, &site)?;
         let text = SiteText { revision: fleet.next_revision(), ..text };
-        fleet.bound().reserve_slots(site.instances.as_ref().map_or(0, |instances| instances.slots()));
+        let slots = site.instances.as_ref().map_or(0, |instances| instances.slots());
+        fleet.reserve_slots(slots).map_err(ReloadError::StateDir)?;
         let prepared = fleet.bound().prepare(&site.listeners, &mut Given::default())?;
         let admin = self.controller.prepare_admin(&site)?;
 

@@ -23,6 +23,8 @@ pub struct Facts {
     pub threads: u32,
     /// How many an operator has asked for; `None` leaves it to the load.
     pub asked: Option<u32>,
+    /// How many have been wanted so far: what goes on where nothing has been decided yet.
+    pub wanted: u32,
     /// All instances, those that drain included.
     pub instances: Vec<Sampled>,
 }
@@ -173,7 +175,8 @@ impl Autoscaler {
             None => self.by_load(&view),
         };
         if before != Some(wanted) || self.asked != facts.asked.is_some() {
-            self.note_change(now, before.unwrap_or(kept), wanted, &reason, facts.asked.is_some());
+            let before = before.unwrap_or_else(|| count(instances, |one| one.state == State::Active));
+            self.note_change(now, before, wanted, &reason, facts.asked.is_some());
         }
         // Below `min`, or where one that is wanted is missing, it is tried: at worst it fails as it would have later.
         let refused = view.refusal().filter(|_| kept >= min);
@@ -200,9 +203,9 @@ impl Autoscaler {
         let Facts { limits, .. } = view.facts;
         let now = view.now;
         let ceiling = view.ceiling();
-        // One that was started just now begins with what is there: a controller's successor ends nobody.
-        let kept = count(&view.facts.instances, Sampled::is_kept);
-        let held = self.wanted.unwrap_or(kept);
+        // One that was started just now begins with what there was: a controller's successor ends nobody, and what it
+        // starts itself, to replace others, is no reason for more.
+        let held = self.wanted.unwrap_or(view.facts.wanted);
         let wanted = held.clamp(limits.min.get(), ceiling);
         match self.wanted {
             Some(held) if held > ceiling => return (wanted, format!("{held} are beyond {}", view.bound())),

@@ -55,6 +55,7 @@ impl Simulation {
             limits: self.limits.clone(),
             threads: 1,
             asked: self.asked,
+            wanted: self.instances.iter().filter(|one| one.is_kept()).count() as u32,
             instances: self.instances.clone(),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use playhouse_protocol::control::TicketKey;
-use playhouse_serve::tls::tickets::Rotation;
+use playhouse_serve::tls::tickets::{Rotation, TicketKeys};
 
 use crate::supervision::{Actor, ChildSpec, Context, EventKind, Failure};
 
@@ -16,6 +16,15 @@ pub trait TicketHolder: Send + Sync + 'static {
 
     /// Keeps these keys in place of those before, and gives them to all instances.
     fn publish_ticket_keys(&self, keys: Vec<TicketKey>);
+}
+
+/// Of the keys that adopted instances use, those that were replaced last: a controller that was killed while it gave out new
+/// ones has left some instances with the ones before. Keys that no instance would take are none. Empty where there are
+/// none.
+pub(super) fn newest(of: impl IntoIterator<Item = Vec<TicketKey>>) -> Vec<TicketKey> {
+    let usable = |keys: &Vec<TicketKey>| TicketKeys::default().replace(keys.clone()).is_ok();
+    let made = |keys: &Vec<TicketKey>| (keys.first().map(|newest| newest.made_unix_ms), keys.len());
+    of.into_iter().filter(usable).max_by_key(made).unwrap_or_default()
 }
 
 /// Makes a key when there is none, and a new one every
@@ -116,6 +125,20 @@ mod tests {
     async fn stop(tree: &Tree) {
         tree.root().request_stop();
         tree.root().vacated().await;
+    }
+
+    #[test]
+    fn of_the_keys_of_several_instances_the_newest_are_used_on() {
+        let at = |hours: u64| make(SystemTime::UNIX_EPOCH + Duration::from_secs(hours * 3600)).unwrap();
+        let (first, second, third) = (at(1), at(7), at(13));
+        let before = vec![second.clone(), first.clone()];
+        let after = vec![third.clone(), second.clone(), first];
+        assert_eq!(newest([before.clone(), after.clone(), Vec::new()]), after);
+        assert_eq!(newest([after.clone(), Vec::new(), before.clone()]), after);
+        assert_eq!(newest([vec![third.clone()], after.clone()]), after, "of the same age, the most");
+        assert_eq!(newest([Vec::new(), Vec::new()]), []);
+        let garbage = vec![TicketKey { secret: "no".into(), made_unix_ms: u64::MAX, ..third }];
+        assert_eq!(newest([garbage, before.clone()]), before);
     }
 
     #[tokio::test(start_paused = true)]

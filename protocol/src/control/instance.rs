@@ -117,8 +117,10 @@ pub struct Sample {
     pub in_flight: u64,
     /// Streams that wait in hand-off queues.
     pub waiting: u64,
-    /// Clients in the kernel's accept queues, all listeners together.
+    /// Clients in the kernel's accept queues that all instances share, all listeners together.
     pub queued: u64,
+    /// Clients in the kernel's accept queues of this instance alone.
+    pub queued_alone: u64,
 }
 
 /// Passive health of an upstream server.

@@ -64,7 +64,7 @@ fn server_health() -> impl Strategy<Value = ServerHealth> {
 }
 
 fn sample() -> impl Strategy<Value = Sample> {
-    any::<[u64; 10]>().prop_map(|numbers| {
+    any::<[u64; 11]>().prop_map(|numbers| {
         let [
             number,
             cpu_us,
@@ -76,6 +76,7 @@ fn sample() -> impl Strategy<Value = Sample> {
             in_flight,
             waiting,
             queued,
+            queued_alone,
         ] = numbers;
         Sample {
             number,
@@ -88,6 +89,7 @@ fn sample() -> impl Strategy<Value = Sample> {
             in_flight,
             waiting,
             queued,
+            queued_alone,
         }
     })
 }

@@ -70,12 +70,11 @@ impl Upstream {
 
     pub(super) fn ejections(&self) -> Vec<ServerHealth> {
         let now = Instant::now();
-        let own = |server: &Arc<Server>| {
-            let verdict = server.verdict().lock();
-            let until = verdict.ejected_until.filter(|until| !verdict.heard && *until > now)?;
+        let ejected = |server: &Arc<Server>| {
+            let until = server.verdict().lock().ejected_until.filter(|until| *until > now)?;
             Some(health(self.name(), server, until - now))
         };
-        self.snapshot().all.iter().filter_map(|member| own(&member.server)).collect()
+        self.snapshot().all.iter().filter_map(|member| ejected(&member.server)).collect()
     }
 }
 
@@ -167,6 +166,10 @@ mod tests {
         other.changed().await;
         assert!(other.decide(other_epoch).unwrap().events.is_empty());
         assert_eq!(there.apply_health(&health), None, "said twice, it is no news");
+        // Whoever comes late hears of it from either, for as long: the one that has decided may be gone.
+        let late = there.ejections();
+        assert_eq!((late.len(), &*late[0].server), (1, FIRST));
+        assert!(late[0].ejected_until_unix_ms.abs_diff(health.ejected_until_unix_ms) < 1_000);
 
         tokio::time::advance(Duration::from_secs(10)).await;
         assert_eq!(upstream.decide(epoch).unwrap().events[0].change, Change::Readmitted);

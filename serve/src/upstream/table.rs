@@ -54,7 +54,8 @@ impl Upstreams {
         self.told.observe()
     }
 
-    /// The ejections of this instance's own that are in force, for an observer that has come late or fallen behind.
+    /// The ejections that are in force, for an observer that has come late or fallen behind: those that were heard of too,
+    /// since who has decided them may be gone.
     pub fn ejections(&self) -> Vec<ServerHealth> {
         self.all().iter().flat_map(|upstream| upstream.ejections()).collect()
     }

@@ -5,8 +5,10 @@
 
 mod admin;
 mod certificates;
+mod clock;
 mod curl;
 mod generators;
+mod openssl;
 mod process;
 mod real;
 mod scripted;
@@ -17,8 +19,10 @@ mod wire;
 
 pub use admin::Admin;
 pub use certificates::{Algorithm, Authority};
+pub use clock::Ahead;
 pub use curl::{Answer, curl};
 pub use generators::{H2load, Wrk};
+pub use openssl::resumes;
 pub use process::{Process, tool};
 pub use real::Real;
 pub use scripted::{Connection, Scripted, ok};

@@ -5,9 +5,13 @@ mod adoption;
 mod crash;
 mod death;
 mod full_disk;
+mod health;
 mod ledger;
+mod limits;
 mod reload;
 mod scaling;
+mod status;
+mod tickets;
 mod upgrade;
 
 use playhouse_chaos::{Class, Report};

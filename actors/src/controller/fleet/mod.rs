@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use playhouse_config::model;
-use playhouse_protocol::control::{SiteText, State, TicketKey, ToInstance};
+use playhouse_protocol::control::{SiteText, State, TicketKey};
 use playhouse_serve::shared::{Addresses, Board};
 use playhouse_serve::sockets::Bound;
 use tokio::sync::watch;
@@ -24,6 +24,7 @@ use self::starts::Starts;
 use self::steered::Steered;
 use super::accounts::Accounts;
 use super::capacity::{Aim, View};
+use super::ejections::Ejections;
 use super::member::{self, Member};
 use super::memo::Memo;
 use super::scaler::{Scaled, ScalerTable};
@@ -59,6 +60,7 @@ pub struct Fleet {
     in_force: ArcSwap<InForce>,
     bound: Bound,
     ticket_keys: Mutex<Vec<TicketKey>>,
+    ejections: Ejections,
     accounts: Accounts,
     board: Board,
     addresses: Addresses,
@@ -100,6 +102,7 @@ impl Fleet {
             in_force: ArcSwap::from_pointee(in_force),
             bound,
             ticket_keys: Mutex::default(),
+            ejections: Ejections::default(),
             accounts,
             board,
             addresses,
@@ -151,6 +154,21 @@ impl Fleet {
     /// The gauges that acceptors share.
     pub fn board(&self) -> &Board {
         &self.board
+    }
+
+    /// The upstream servers that instances leave out.
+    pub(super) fn ejections(&self) -> &Ejections {
+        &self.ejections
+    }
+
+    /// Makes room for so many places of instances in what they share.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub(super) fn reserve_slots(&self, slots: u32) -> io::Result<()> {
+        self.addresses.reserve(slots)?;
+        self.bound.reserve_slots(slots);
+        Ok(())
     }
 
     /// How many instances there are to be.
@@ -310,8 +328,7 @@ impl TicketHolder for Fleet {
     fn publish_ticket_keys(&self, keys: Vec<TicketKey>) {
         *self.ticket_keys.lock() = keys.clone();
         for member in self.members().iter().filter(|member| member.state() == State::Active) {
-            // One whose link is down gets them with the next.
-            let _ = member.send(&ToInstance::TicketKeys { keys: keys.clone() }, Vec::new());
+            member.give_ticket_keys(keys.clone());
         }
     }
 }
@@ -323,6 +340,7 @@ impl Scaled for Fleet {
             limits: in_force.instances.clone(),
             threads: in_force.site.threads.map_or(1, |threads| threads.get() as u32),
             asked: self.scale(),
+            wanted: self.wanted(),
             instances: self
                 .members()
                 .iter()

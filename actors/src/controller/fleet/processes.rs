@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use playhouse_protocol::control::{MAX_DESCRIPTORS, Passed, SiteText, State, ToInstance};
+use playhouse_serve::shared::Addresses;
 use playhouse_serve::sockets::Passable;
 
 use super::{Fleet, Member, Memo};
@@ -158,7 +159,7 @@ impl Fleet {
         }
         // They may be gone; the next start makes others.
         let _ = std::fs::remove_file(control::board_path(&self.directory));
-        let _ = std::fs::remove_file(control::limits_path(&self.directory));
+        let _ = Addresses::remove(&control::limits_path(&self.directory));
     }
 
     /// Gives the place of an instance that is buried to others.

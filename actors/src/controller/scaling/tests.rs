@@ -53,6 +53,20 @@ impl Run {
 }
 
 #[test]
+fn what_a_successor_starts_to_replace_others_is_no_reason_for_more() {
+    let mut site = Simulation::new(1, 4, 0.0);
+    let mut scaler = Autoscaler::default();
+    let now = Instant::now();
+    site.want(2, false, now);
+    // One of them serves, the other is the first of a roll that has begun before anything was decided.
+    site.instances[0].state = State::Active;
+    site.instances[1].state = State::Starting;
+    let facts = Facts { wanted: 1, ..site.facts() };
+    let decision = scaler.decide(now, &facts, &site.host());
+    assert_eq!((decision.wanted, decision.last_change), (1, None));
+}
+
+#[test]
 fn a_site_begins_with_min_and_stays_there_while_idle() {
     let mut run = Run::new(2, 4, 0.0);
     run.pass(600);

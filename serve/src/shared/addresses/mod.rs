@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use playhouse_config::model;
-use playhouse_sys::SharedPage;
 use siphasher::sip::SipHasher13;
 use tokio::time::Instant;
 
@@ -37,29 +36,41 @@ pub struct Addresses {
 impl Addresses {
     /// Opens the table of a site with slots 1 to `slots`, or makes it; its hash is keyed from `random`, so that nobody can
     /// choose addresses that crowd each other out. For the controller, which leases nothing itself.
-    ///
-    /// A table for fewer slots is replaced: instances that have the old one open count apart from the others until they
-    /// are replaced too. Up to 23 slots the smallest one does, of 4 MiB.
     pub fn open_or_create(path: &Path, slots: u32, random: &Random) -> io::Result<Self> {
-        let page = match table::open(path, slots) {
-            Ok(page) => page,
-            Err(_) => SharedPage::open_or_create(path, table::words(slots))?,
-        };
-        Ok(Self::over(page, 0).keyed(random))
+        let addresses = Self::over(Table::open_or_create(path)?).keyed(random);
+        addresses.reserve(slots)?;
+        Ok(addresses)
+    }
+
+    /// Makes room for slots up to `slots`, beside those that have it: 23 at first, then 32 more for every 4 MiB. Instances
+    /// see at their next look what is leased there. For the controller, before a slot is used that there was none of.
+    ///
+    /// # Errors
+    /// What the file system says; `InvalidInput` for more than 279.
+    pub fn reserve(&self, slots: u32) -> io::Result<()> {
+        self.table.reserve(slots)
     }
 
     /// Opens the table that the controller has made, for the instance in `slot`. `InvalidData` where it has no such slot.
     pub fn open(path: &Path, slot: u32) -> io::Result<Self> {
-        Ok(Self::over(table::open(path, slot)?, slot))
+        Ok(Self::over(Table::open(path, slot)?))
+    }
+
+    /// Removes the files of a table that no process needs any more.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn remove(path: &Path) -> io::Result<()> {
+        table::remove(path)
     }
 
     /// The table of a site in one process.
     pub fn anonymous(random: &Random) -> io::Result<Self> {
-        Ok(Self::over(SharedPage::anonymous(table::words(0))?, 0).keyed(random))
+        Ok(Self::over(Table::anonymous()?).keyed(random))
     }
 
-    fn over(page: SharedPage, slot: u32) -> Self {
-        Addresses { table: Table::new(page, slot), clock: Clock::new(), overflowed: AtomicU64::new(0) }
+    fn over(table: Table) -> Self {
+        Addresses { table, clock: Clock::new(), overflowed: AtomicU64::new(0) }
     }
 
     fn keyed(self, random: &Random) -> Self {

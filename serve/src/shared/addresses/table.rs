@@ -1,13 +1,18 @@
 //! The table's cells: sets of a few entries, each with a key, a time and a count of leases per slot.
 //!
+//! The first page has the keys, the times, and the leases of the first slots; further pages, each with the leases of further
+//! slots for the same entries, come with the slots. Who holds a table opens them when the first page says that there are more.
+//!
 //! An entry belongs to its key while it holds a lease or its time lies ahead; after that anybody may give it to another. Who
 //! does so first puts a mark in the key's place, then looks again whether it is idle; who adds to an entry afterwards looks
 //! again whether it is still its own. In whatever order the two run, one of them sees the other, and gives way.
 
+use std::fs;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use playhouse_sys::SharedPage;
 
@@ -15,9 +20,12 @@ use super::rate::SECOND;
 
 #[derive(Debug)]
 pub(super) struct Table {
-    page: SharedPage,
-    /// Words of an entry.
-    stride: usize,
+    /// Where the pages are; `None` for those of one process, which has the first page only.
+    path: Option<PathBuf>,
+    first: SharedPage,
+    further: [OnceLock<SharedPage>; FURTHER],
+    /// Whether it was said that a further page cannot be opened.
+    warned: AtomicBool,
     /// Whose leases are taken here.
     slot: usize,
 }
@@ -27,20 +35,60 @@ struct Entry<'a> {
     key: &'a AtomicU64,
     /// Up to when it is in use, whatever it holds besides.
     time: &'a AtomicU64,
-    /// The leases of each slot, four to a word.
+    /// The leases of the first slots, four to a word.
     leases: &'a [AtomicU64],
 }
 
 impl Table {
-    /// The table in a page that has this slot.
-    pub(super) fn new(page: SharedPage, slot: u32) -> Self {
-        let stride = (page.cells().len() - HEADER) / ENTRIES;
-        Table { page, stride, slot: slot as usize }
+    /// A table without a file, for slot 0.
+    pub(super) fn anonymous() -> io::Result<Self> {
+        Ok(Self::over(None, SharedPage::anonymous(FIRST_WORDS)?, 0))
+    }
+
+    /// Opens the table for a process in `slot`. `InvalidData` where it has no such slot.
+    pub(super) fn open(path: &Path, slot: u32) -> io::Result<Self> {
+        let table = Self::over(Some(path.to_owned()), SharedPage::open(path, FIRST_WORDS)?, slot);
+        match table.leases_of(0, slot as usize) {
+            Some(_) => Ok(table),
+            None => Err(io::Error::new(io::ErrorKind::InvalidData, "no table of addresses with this slot")),
+        }
+    }
+
+    /// Opens the table, or makes it, for whoever makes the pages.
+    pub(super) fn open_or_create(path: &Path) -> io::Result<Self> {
+        let table = Self::over(Some(path.to_owned()), SharedPage::open_or_create(path, FIRST_WORDS)?, 0);
+        for number in 0..table.further_pages() {
+            let page = SharedPage::open_or_create(&further_path(path, number), FURTHER_WORDS)?;
+            let _ = table.further[number].set(page);
+        }
+        Ok(table)
+    }
+
+    fn over(path: Option<PathBuf>, first: SharedPage, slot: u32) -> Self {
+        let further = std::array::from_fn(|_| OnceLock::new());
+        Table { path, first, further, warned: AtomicBool::new(false), slot: slot as usize }
+    }
+
+    /// Makes the pages for slots up to this one. For the one process that makes them.
+    pub(super) fn reserve(&self, slots: u32) -> io::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let needed = (slots as usize + 1).saturating_sub(FIRST_SLOTS).div_ceil(FURTHER_SLOTS);
+        if needed > FURTHER {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "more slots than a table has"));
+        }
+        for number in self.further_pages()..needed {
+            let path = further_path(path, number);
+            // Nobody has it open: the first page says nothing of it yet. Its leases would be those of the dead.
+            remove_if_there(&path)?;
+            let _ = self.further[number].set(SharedPage::create(&path, FURTHER_WORDS)?);
+            self.first.cells()[PAGES].store(number as u64 + 1, SeqCst);
+        }
+        Ok(())
     }
 
     /// Where the key of the hash is kept: 0 until there is one.
     pub(super) fn secret(&self) -> [&AtomicU64; 2] {
-        let cells = self.page.cells();
+        let cells = self.first.cells();
         [&cells[0], &cells[1]]
     }
 
@@ -109,14 +157,14 @@ impl Table {
 
     /// Adds a lease of our slot. `false` where it has as many as can be counted.
     pub(super) fn add(&self, entry: usize) -> bool {
-        let (word, shift) = self.leases_of(entry, self.slot);
+        let Some((word, shift)) = self.leases_of(entry, self.slot) else { return false };
         let add = |word| (word >> shift & MASK < MASK).then(|| word + (1 << shift));
         word.fetch_update(SeqCst, SeqCst, add).is_ok()
     }
 
     /// Takes a lease of our slot back.
     pub(super) fn subtract(&self, entry: usize) {
-        let (word, shift) = self.leases_of(entry, self.slot);
+        let Some((word, shift)) = self.leases_of(entry, self.slot) else { return };
         // Were it 0, the slot had been released beneath us, and the word's other counts are not ours.
         let subtract = |word| (word >> shift & MASK > 0).then(|| word - (1 << shift));
         let _ = word.fetch_update(SeqCst, SeqCst, subtract);
@@ -124,18 +172,16 @@ impl Table {
 
     /// The leases of all slots.
     pub(super) fn leases(&self, entry: usize) -> u64 {
-        let words = self.at(entry).leases.iter().map(|word| word.load(SeqCst));
-        words.map(|word| (0..64).step_by(BITS).map(|shift| word >> shift & MASK).sum::<u64>()).sum()
+        let further = (0..self.further_pages()).filter_map(|number| self.further(number));
+        let further = further.map(|page| sum(&page.cells()[entry * STRIDE..(entry + 1) * STRIDE]));
+        sum(self.at(entry).leases) + further.sum::<u64>()
     }
 
     /// Gives back all leases of a slot, and what it was about to change.
     pub(super) fn release_slot(&self, slot: u32) {
         let slot = slot as usize;
-        if slot / PER_WORD >= self.stride - 2 {
-            return;
-        }
         for entry in 0..ENTRIES {
-            let (word, shift) = self.leases_of(entry, slot);
+            let Some((word, shift)) = self.leases_of(entry, slot) else { return };
             if word.load(SeqCst) >> shift & MASK != 0 {
                 word.fetch_and(!(MASK << shift), SeqCst);
             }
@@ -179,38 +225,71 @@ impl Table {
         (time <= now || time - now > FARTHEST) && self.leases(entry) == 0
     }
 
-    fn leases_of(&self, entry: usize, slot: usize) -> (&AtomicU64, usize) {
-        (&self.at(entry).leases[slot / PER_WORD], slot % PER_WORD * BITS)
+    /// The word with a slot's leases, and their place in it; `None` where there is no such slot.
+    fn leases_of(&self, entry: usize, slot: usize) -> Option<(&AtomicU64, usize)> {
+        let shift = slot % PER_WORD * BITS;
+        if slot < FIRST_SLOTS {
+            return Some((&self.at(entry).leases[slot / PER_WORD], shift));
+        }
+        let slot = slot - FIRST_SLOTS;
+        let number = Some(slot / FURTHER_SLOTS).filter(|number| *number < self.further_pages())?;
+        let word = entry * STRIDE + slot % FURTHER_SLOTS / PER_WORD;
+        Some((&self.further(number)?.cells()[word], shift))
     }
 
     #[inline]
     fn at(&self, entry: usize) -> Entry<'_> {
-        let start = HEADER + entry * self.stride;
-        let cells = &self.page.cells()[start..start + self.stride];
+        let start = HEADER + entry * STRIDE;
+        let cells = &self.first.cells()[start..start + STRIDE];
         Entry { key: &cells[0], time: &cells[1], leases: &cells[2..] }
     }
-}
 
-/// Cells of a page for slots 0 to `slots`.
-pub(super) fn words(slots: u32) -> usize {
-    HEADER + ENTRIES * stride(slots)
-}
+    fn further_pages(&self) -> usize {
+        (self.first.cells()[PAGES].load(SeqCst) as usize).min(FURTHER)
+    }
 
-/// Opens the page of a table that has at least the slots 0 to `slots`.
-pub(super) fn open(path: &Path, slots: u32) -> io::Result<SharedPage> {
-    // The page itself says of which size it is.
-    for stride in (stride(slots)..=MAX_STRIDE).step_by(8) {
-        match SharedPage::open(path, HEADER + ENTRIES * stride) {
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
-            opened => return opened,
+    fn further(&self, number: usize) -> Option<&SharedPage> {
+        self.further[number].get().or_else(|| self.open_further(number))
+    }
+
+    /// The site has more slots than when this table was opened.
+    #[cold]
+    fn open_further(&self, number: usize) -> Option<&SharedPage> {
+        match SharedPage::open(&further_path(self.path.as_ref()?, number), FURTHER_WORDS) {
+            Ok(page) => Some(self.further[number].get_or_init(|| page)),
+            Err(error) => {
+                if !self.warned.swap(true, SeqCst) {
+                    tracing::error!(%error, "what clients have in some instances is not counted here");
+                }
+                None
+            }
         }
     }
-    Err(io::Error::new(io::ErrorKind::InvalidData, "no table of addresses, or one for fewer slots"))
 }
 
-/// Whole cache lines, of which one holds a key, a time and 24 slots.
-fn stride(slots: u32) -> usize {
-    (2 + (slots as usize + 1).div_ceil(PER_WORD)).next_multiple_of(8)
+/// Removes the files of a table that nobody has open, as far as there are any.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    let further = (0..FURTHER).map(|number| remove_if_there(&further_path(path, number)));
+    further.fold(remove_if_there(path), Result::and)
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// `limits-2` beside `limits`, and so on.
+fn further_path(path: &Path, number: usize) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!("-{}", number + 2));
+    name.into()
+}
+
+fn sum(leases: &[AtomicU64]) -> u64 {
+    let words = leases.iter().map(|word| word.load(SeqCst));
+    words.map(|word| (0..64).step_by(BITS).map(|shift| word >> shift & MASK).sum::<u64>()).sum()
 }
 
 fn mark(slot: usize) -> u64 {
@@ -221,15 +300,24 @@ fn is_mark(key: u64) -> bool {
     key != 0 && key & LIVE == 0
 }
 
-/// 4 MiB for up to 23 slots.
+/// 4 MiB a page.
 pub(super) const ENTRIES: usize = 65_536;
-/// For 255 slots, more than there can be.
-const MAX_STRIDE: usize = 72;
+/// Words of an entry in a page: a cache line.
+const STRIDE: usize = 8;
 /// Entries of a set: where an address can be.
 pub(super) const WAYS: usize = 8;
 const SETS: usize = ENTRIES / WAYS;
-/// Words before the first entry: two cache lines.
+/// Words before the first entry of the first page: two cache lines.
 const HEADER: usize = 16;
+/// Where the first page says how many further ones there are.
+const PAGES: usize = 2;
+const FIRST_WORDS: usize = HEADER + ENTRIES * STRIDE;
+const FURTHER_WORDS: usize = ENTRIES * STRIDE;
+/// Slots 0 to 23 are in the first page.
+const FIRST_SLOTS: usize = (STRIDE - 2) * PER_WORD;
+const FURTHER_SLOTS: usize = STRIDE * PER_WORD;
+/// For 255 slots, more than there can be.
+const FURTHER: usize = 8;
 /// A few microseconds.
 const MARKED_LOOKS: usize = 100;
 /// Set in every key that is one.

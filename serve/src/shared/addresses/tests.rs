@@ -132,13 +132,46 @@ fn processes_share_a_table_and_what_is_gone_is_given_back() {
     // A controller that starts again finds the same table, with the same key.
     let again = Arc::new(Addresses::open_or_create(&path, 10, &Random::seeded(2)).unwrap());
     assert_eq!(again.key("http", ip("192.0.2.1")), one.key("http", ip("192.0.2.1")));
-    // The smallest table has room for 23 slots. A larger one does for fewer, and is not given up for them.
+    // The first page has room for 23 slots.
     assert!(Addresses::open(&path, 23).is_ok() && Addresses::open(&path, 24).is_err());
-    Addresses::open_or_create(&path, 130, &Random::seeded(3)).unwrap();
-    assert!(Addresses::open(&path, 130).is_ok() && Addresses::open(&path, u32::MAX / 2).is_err());
-    let larger = Addresses::open_or_create(&path, 10, &Random::seeded(4)).unwrap();
-    larger.release_slot(130);
-    assert!(Addresses::open(&path, 130).is_ok());
+    assert!(Addresses::open(&path, u32::MAX).is_err());
+}
+
+#[test]
+fn a_table_grows_beneath_the_processes_that_have_it_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("limits");
+    // Of a site that was ended in the middle of growing.
+    std::fs::write(dir.path().join("limits-2"), "garbage").unwrap();
+    let controller = Addresses::open_or_create(&path, 10, &Random::seeded(1)).unwrap();
+    let open = |slot| Arc::new(Addresses::open(&path, slot).unwrap());
+    let lease = |addresses: &Arc<Addresses>| addresses.lease("http", ip("192.0.2.1"), 5);
+    let old = open(1);
+    let kept = [lease(&old).unwrap(), lease(&old).unwrap()];
+    for slots in [24, 56, 255] {
+        controller.reserve(slots).unwrap();
+        let new = open(slots);
+        let lost: Vec<_> = (0..3).map(|_| lease(&new).unwrap()).collect();
+        assert!(lease(&old).is_none() && lease(&new).is_none(), "{slots}");
+        lost.into_iter().for_each(std::mem::forget);
+        controller.release_slot(slots);
+        let held: Vec<_> = (0..3).map(|_| lease(&old).unwrap()).collect();
+        assert!(lease(&new).is_none(), "{slots}");
+        drop(held);
+    }
+    drop(kept);
+    assert!(controller.reserve(280).is_err());
+    // Fewer slots take nothing from those that are in use, and another controller finds them all.
+    let last = open(255);
+    let held: Vec<_> = (0..5).map(|_| lease(&last).unwrap()).collect();
+    drop(controller);
+    let controller = Addresses::open_or_create(&path, 10, &Random::seeded(2)).unwrap();
+    assert!(lease(&old).is_none() && lease(&open(2)).is_none());
+    held.into_iter().for_each(std::mem::forget);
+    controller.release_slot(255);
+    assert!(lease(&old).is_some());
+    Addresses::remove(&path).unwrap();
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 #[test]
