@@ -30,13 +30,13 @@ fn is_ip_literal(literal: &[u8]) -> bool {
 
 /// Bytes at the front that are a `reg-name` (RFC 3986 §3.2.2).
 fn reg_name(host: &[u8]) -> usize {
-    let mut length = 0;
+    let mut rest = host;
     loop {
-        length += host[length..].iter().take_while(|byte| REG_NAME[usize::from(**byte)]).count();
-        match &host[length..] {
-            [b'%', a, b, ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit() => length += 3,
-            _ => return length,
-        }
+        let plain = rest.iter().position(|byte| !REG_NAME[usize::from(*byte)]).unwrap_or(rest.len());
+        rest = match &rest[plain..] {
+            [b'%', a, b, rest @ ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit() => rest,
+            rest => return host.len() - rest.len(),
+        };
     }
 }
 
@@ -57,9 +57,15 @@ const REG_NAME: [bool; 256] = {
 };
 
 fn is_port(port: &[u8]) -> bool {
+    let mut number = 0;
+    for byte in port {
+        let digit = u32::from(byte.wrapping_sub(b'0'));
+        number = number * 10 + digit;
+        if digit > 9 || number > 65535 {
+            return false;
+        }
+    }
     port.len() <= 5
-        && port.iter().all(u8::is_ascii_digit)
-        && port.iter().fold(0u32, |number, digit| number * 10 + u32::from(digit - b'0')) <= 65535
 }
 
 #[cfg(test)]

@@ -90,7 +90,15 @@ impl RequestParser {
 
     /// Takes empty lines before a request off the buffer (RFC 9112 §2.2). Whether a byte of a request stands in it
     /// then.
+    #[inline]
     pub fn begin(&mut self, buf: &mut BytesMut) -> bool {
+        if matches!(buf.first(), Some(first) if *first != b'\r') {
+            return true;
+        }
+        self.skip_empty_lines(buf)
+    }
+
+    fn skip_empty_lines(&mut self, buf: &mut BytesMut) -> bool {
         while !self.begun && self.empty_lines <= MAX_EMPTY_LINES && buf.starts_with(b"\r\n") {
             buf.advance(2);
             self.empty_lines += 1;
@@ -269,7 +277,7 @@ fn refuse_other_protocols(head: &[u8]) -> Result<(), HeadError> {
 fn target(method: &Method, target: Bytes) -> Result<Uri, HeadError> {
     let malformed = HeadError::Malformed("the request target");
     // The http crate cuts a fragment off and takes bytes that are no ASCII.
-    if target.iter().any(|byte| !matches!(byte, 0x21..=0x7e) || matches!(byte, b'#' | b'<' | b'>')) {
+    if !target.iter().all(|byte| TARGET[usize::from(*byte)]) {
         return Err(malformed);
     }
     if target.len() > MAX_TARGET {
@@ -346,6 +354,16 @@ fn expects_continue(version: Version, headers: &HeaderMap) -> Result<bool, HeadE
     Ok(expects)
 }
 
+/// What a target may be made of: visible characters without those that only seem to be a part of it.
+const TARGET: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0x21;
+    while byte <= 0x7e {
+        table[byte] = !matches!(byte as u8, b'#' | b'<' | b'>');
+        byte += 1;
+    }
+    table
+};
 /// Bytes of ` HTTP/1.1`.
 const VERSION: usize = 9;
 /// Empty lines that are skipped before a request.

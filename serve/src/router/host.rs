@@ -49,7 +49,15 @@ fn parse(value: &str) -> Result<Option<Cow<'_, str>>, InvalidHost> {
         return Ok(Some(address.to_string().into()));
     }
     // Stricter than RFC 3986's reg-name: no real host has more, and the value goes into redirects and logs.
-    let length = value.bytes().take_while(|byte| NAME[usize::from(*byte)]).count();
+    let (mut length, mut kinds) = (0, 0);
+    for byte in value.bytes() {
+        let kind = NAME[usize::from(byte)];
+        if kind == 0 {
+            break;
+        }
+        kinds |= kind;
+        length += 1;
+    }
     let (name, port) = value.split_at(length);
     if !port.is_empty() {
         check_port(port.strip_prefix(':').ok_or(InvalidHost)?)?;
@@ -61,20 +69,25 @@ fn parse(value: &str) -> Result<Option<Cow<'_, str>>, InvalidHost> {
     if name.len() > MAX_NAME {
         return Err(InvalidHost);
     }
-    let upper = name.bytes().any(|byte| byte.is_ascii_uppercase());
-    Ok(Some(if upper { name.to_ascii_lowercase().into() } else { name.into() }))
+    Ok(Some(if kinds & UPPER != 0 { name.to_ascii_lowercase().into() } else { name.into() }))
 }
 
-/// What a name is made of.
-const NAME: [bool; 256] = {
-    let mut table = [false; 256];
+/// What a name is made of; 0 is nothing that it could have.
+const NAME: [u8; 256] = {
+    let mut table = [0; 256];
     let mut byte = 0;
     while byte < 256 {
-        table[byte] = (byte as u8).is_ascii_alphanumeric() || matches!(byte as u8, b'-' | b'.' | b'_');
+        table[byte] = match byte as u8 {
+            b'A'..=b'Z' => UPPER,
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' => OTHER,
+            _ => 0,
+        };
         byte += 1;
     }
     table
 };
+const UPPER: u8 = 1;
+const OTHER: u8 = 2;
 
 fn check_port(port: &str) -> Result<(), InvalidHost> {
     let digits = port.bytes().all(|byte| byte.is_ascii_digit());

@@ -102,12 +102,13 @@ pub fn encode(decoded: &[u8]) -> Cow<'_, str> {
 
 /// Whether both forms of `raw` are `raw` itself.
 fn is_normal(raw: &[u8]) -> bool {
-    let mut after_slash = false;
+    let mut before = 0;
     for &byte in raw {
-        if !is_literal(byte) && byte != b'/' || after_slash && (byte == b'/' || byte == b'.') {
+        let kind = KIND[usize::from(byte)];
+        if kind == 0 || before & SLASH != 0 && kind & (SLASH | DOT) != 0 {
             return false;
         }
-        after_slash = byte == b'/';
+        before = kind;
     }
     true
 }
@@ -209,6 +210,25 @@ const fn is_unreserved(byte: u8) -> bool {
 const fn is_literal(byte: u8) -> bool {
     PCHAR[byte as usize]
 }
+
+/// What stands in a path without an escape; 0 is all else.
+const KIND: [u8; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = match byte as u8 {
+            b'/' => SLASH,
+            b'.' => DOT,
+            literal if is_literal(literal) => OTHER,
+            _ => 0,
+        };
+        byte += 1;
+    }
+    table
+};
+const SLASH: u8 = 1;
+const DOT: u8 = 2;
+const OTHER: u8 = 4;
 
 const PCHAR: [bool; 256] = {
     let mut table = [false; 256];
