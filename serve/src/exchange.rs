@@ -8,6 +8,8 @@ use tokio::time::Instant;
 
 use crate::engine::{h1, h2};
 use crate::metrics::{RouteMetrics, ServerMetrics};
+use crate::published::Snapshot;
+use crate::router::{Route, Router};
 use crate::shared::addresses::Meter;
 use crate::tls::ListenerCertificates;
 use crate::{Outcome, RequestBody};
@@ -39,12 +41,35 @@ pub struct Record {
     pub server: Option<Arc<ServerMetrics>>,
     /// What the access log says of the request; filled only where there is a log.
     pub log: Option<Arc<crate::access_log::Entry>>,
+    /// For the next request of the connection.
+    pub(crate) kept: Kept,
+}
+
+/// What requests of a connection that follow one another mostly have in common, so that it is not fetched for each.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// The routes that the last one was looked up in.
+    pub(crate) routes: Option<Snapshot<Router<Arc<Route>>>>,
+    /// The handles of the route that the last one took.
+    route: Option<Arc<RouteMetrics>>,
 }
 
 impl Record {
     /// A record of a request whose first byte was read at `started`.
     pub fn new(started: Instant) -> Self {
-        Record { started, outcome: None, route: None, server: None, log: None }
+        Record { started, outcome: None, route: None, server: None, log: None, kept: Kept::default() }
+    }
+
+    /// Makes this the record of the connection's next request.
+    pub(crate) fn renew(&mut self, started: Instant) {
+        let kept = Kept { routes: self.kept.routes.take(), route: self.route.take() };
+        *self = Record { kept, ..Record::new(started) };
+    }
+
+    /// Notes the route that was taken.
+    pub(crate) fn take_route(&mut self, route: &Arc<RouteMetrics>) {
+        let kept = self.kept.route.take().filter(|kept| Arc::ptr_eq(kept, route));
+        self.route = Some(kept.unwrap_or_else(|| route.clone()));
     }
 }
 

@@ -18,6 +18,7 @@ pub mod ledger;
 pub mod metrics;
 pub mod net;
 pub mod proxy;
+pub mod published;
 pub mod random;
 pub mod respond;
 pub mod router;

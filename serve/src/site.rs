@@ -14,6 +14,7 @@ use crate::files::FileCache;
 use crate::handler::Handler;
 use crate::metrics::{ListenerMetrics, Metrics, RouteMetrics};
 use crate::proxy::proxy;
+use crate::published::Published;
 use crate::random::Random;
 use crate::router::route::{RouteError, Tables};
 use crate::router::{NormalisedPath, Route, Router, Target, host};
@@ -33,7 +34,7 @@ pub struct Site {
     /// When it was made.
     pub started: Instant,
     /// The routes in force.
-    pub router: ArcSwap<Router<Arc<Route>>>,
+    pub router: Published<Router<Arc<Route>>>,
     /// What is counted where there is no route.
     counters: ArcSwap<Counters>,
     /// Listening sockets, and what was accepted from them.
@@ -81,7 +82,7 @@ impl Site {
         let site = Site {
             name: config.name.as_str().into(),
             started: Instant::now(),
-            router: ArcSwap::default(),
+            router: Published::default(),
             counters: ArcSwap::default(),
             sockets: Sockets::default(),
             certificates: Certificates::default(),
@@ -122,7 +123,10 @@ impl Site {
     }
 
     /// The route of a request, and its path, which has been normalised in the request's URI too.
-    fn route(&self, exchange: &mut Exchange) -> Result<(Arc<Route>, NormalisedPath), Unrouted> {
+    fn route<'a>(
+        routes: &'a Router<Arc<Route>>,
+        exchange: &mut Exchange,
+    ) -> Result<(&'a Arc<Route>, NormalisedPath), Unrouted> {
         let method = exchange.request.method();
         if *method == Method::CONNECT || *method == Method::TRACE {
             return Err(Unrouted::Method);
@@ -139,9 +143,8 @@ impl Site {
         {
             return Err(Unrouted::Misdirected);
         }
-        let router = self.router.load();
-        match router.find(&exchange.connection.listener, host.as_deref(), path.decoded(uri)) {
-            Some(route) => Ok((route.clone(), path)),
+        match routes.find(&exchange.connection.listener, host.as_deref(), path.decoded(uri)) {
+            Some(route) => Ok((route, path)),
             None => Err(Unrouted::NotFound),
         }
     }
@@ -156,21 +159,23 @@ impl Application for Site {
             exchange.record.outcome = Some(Outcome::Shed);
             return respond::too_many_requests(wait);
         }
-        let (route, path) = match self.route(exchange) {
-            Ok(found) => found,
-            Err(unrouted) => return unrouted.answer(exchange),
+        let routes = self.router.refreshed(exchange.record.kept.routes.take());
+        let response = match Self::route(&routes, exchange) {
+            Ok((route, path)) => {
+                exchange.record.take_route(&route.metrics);
+                let mut response = match exchange.request.body_mut().limit(route.max_body) {
+                    Ok(()) => match at_hand(route, &path, exchange) {
+                        Some(answer) => Response::new(Body::Cached(answer)),
+                        None => answer(route, &path, exchange).await,
+                    },
+                    Err(error) => rejected(exchange, error.status()),
+                };
+                set_fields(route, &mut response);
+                response
+            }
+            Err(unrouted) => unrouted.answer(exchange),
         };
-        exchange.record.route = Some(route.metrics.clone());
-        let mut response = match exchange.request.body_mut().limit(route.max_body) {
-            Ok(()) => answer(&route, &path, exchange).await,
-            Err(error) => rejected(exchange, error.status()),
-        };
-        if !route.headers.is_empty() {
-            CachedAnswer::spread(&mut response);
-        }
-        for (name, value) in &route.headers {
-            response.headers_mut().insert(name.clone(), value.clone());
-        }
+        exchange.record.kept.routes = Some(routes);
         response
     }
 
@@ -244,6 +249,14 @@ impl Counters {
     }
 }
 
+/// The answer where it is in memory, as those of most requests for files are: that needs no future.
+fn at_hand(route: &Route, path: &NormalisedPath, exchange: &Exchange) -> Option<Arc<CachedAnswer>> {
+    match &route.target {
+        Target::Static(files) => files.at_hand(&exchange.request, path),
+        _ => None,
+    }
+}
+
 async fn answer(route: &Route, path: &NormalisedPath, exchange: &mut Exchange) -> Response<Body> {
     match &route.target {
         Target::Respond(respond) => respond.answer(),
@@ -252,6 +265,17 @@ async fn answer(route: &Route, path: &NormalisedPath, exchange: &mut Exchange) -
         Target::Proxy(target) => Box::pin(proxy(target, exchange)).await,
         Target::Static(files) => files.answer(exchange, path).await,
         Target::Handler(handler) => handler.handle(exchange).await,
+    }
+}
+
+/// Sets the fields that every answer of the route has.
+fn set_fields(route: &Route, response: &mut Response<Body>) {
+    if route.headers.is_empty() {
+        return;
+    }
+    CachedAnswer::spread(response);
+    for (name, value) in &route.headers {
+        response.headers_mut().insert(name.clone(), value.clone());
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 /// The signal that a connection is to end gracefully, and since when it has been there. It may be asked again after it
 /// has come.
 #[derive(Debug)]
-pub(super) struct Drain<D> {
+pub(crate) struct Drain<D> {
     /// `None` once it has come.
     signal: Option<D>,
     since: Option<Instant>,

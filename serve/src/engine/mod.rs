@@ -51,9 +51,9 @@ pub async fn serve<A: Application>(
     mut info: ConnectionInfo,
     settings: Arc<Settings>,
     application: Arc<A>,
-    drain: impl Future<Output = ()> + Send,
+    drain: impl Future<Output = ()> + Send + Unpin,
 ) {
-    let mut drain = Drain::new(Box::pin(drain));
+    let mut drain = Drain::new(drain);
     let timeouts = &settings.timeouts;
     let deadline = Instant::now() + if settings.tls.is_some() { timeouts.tls } else { timeouts.idle };
     let mut prefix = BytesMut::new();

@@ -69,13 +69,18 @@ impl Application for TestApplication {
 
 /// A cleartext connection over a Unix socket.
 pub(crate) fn connection_info() -> Arc<ConnectionInfo> {
-    Arc::new(ConnectionInfo {
-        id: 1,
+    Arc::new(info(1))
+}
+
+/// The same, with this number.
+pub(crate) fn info(id: u64) -> ConnectionInfo {
+    ConnectionInfo {
+        id,
         listener: "test".into(),
         listener_index: 0,
         peer: Peer::Unix,
         local: None,
         tls: None,
         rate: None,
-    })
+    }
 }

@@ -45,7 +45,7 @@ use self::open::{Found, Root};
 use self::range::ByteRange;
 use crate::exchange::Record;
 use crate::router::NormalisedPath;
-use crate::{Body, Exchange, Outcome, respond};
+use crate::{Body, CachedAnswer, Exchange, Outcome, respond};
 
 /// Files beneath a root, compiled from a route.
 #[derive(Debug)]
@@ -70,6 +70,20 @@ impl Static {
             index: config.index.iter().map(|name| name.as_bytes().into()).collect(),
             precompressed: config.precompressed.clone().into(),
         }
+    }
+
+    /// The answer to a request for a file as it is, when that is in memory and unchanged. `path` is that of the request's
+    /// URI. `None` says nothing of whether there is one.
+    pub fn at_hand<B>(&self, request: &http::Request<B>, path: &NormalisedPath) -> Option<Arc<CachedAnswer>> {
+        let plain = *request.method() == Method::GET && request.headers().keys().all(is_indifferent);
+        if !plain || !self.precompressed.is_empty() || path.has_encoded_slash() {
+            return None;
+        }
+        let relative = path.decoded(request.uri()).get(self.prefix..)?;
+        if matches!(relative.last(), None | Some(b'/')) || self.root.is_remote() {
+            return None;
+        }
+        Some(self.root.cached(relative, None)?.answer.clone())
     }
 
     /// Answers a request that this route matches. `path` is that of the request's URI.

@@ -79,12 +79,8 @@ impl Root {
 
     /// What is at `relative`: out of the cache after one `statx`, else opened.
     pub(super) fn find(&self, relative: &[u8], coding: Option<Encoding>, mode: Mode) -> Result<Found, Errno> {
-        if let Some(cached) = self.cache.get(*self.identity, coding, relative) {
-            let now = rustix::fs::statx(rustix::fs::CWD, &*cached.path, AtFlags::NO_AUTOMOUNT, STAMP);
-            if now.is_ok_and(|now| Stamp::of(&now) == cached.head.stamp) {
-                return Ok(Found::File(Content::Memory(cached)));
-            }
-            self.cache.remove(*self.identity, coding, relative);
+        if let Some(cached) = self.cached(relative, coding) {
+            return Ok(Found::File(Content::Memory(cached)));
         }
         // A file that changes while it is read into memory is read again, and then streamed as it is.
         for _ in 0..2 {
@@ -111,6 +107,18 @@ impl Root {
             Some((file, stamp)) => Ok(streamed(self, Head::new(self, relative, coding, stamp), file)),
             None => Ok(Found::Directory),
         }
+    }
+
+    /// The file at `relative` as it is in the cache, when one `statx` says that it has not changed. That may wait where
+    /// the root [is remote](Self::is_remote).
+    pub(super) fn cached(&self, relative: &[u8], coding: Option<Encoding>) -> Option<Arc<Cached>> {
+        let cached = self.cache.get(*self.identity, coding, relative)?;
+        let now = rustix::fs::statx(rustix::fs::CWD, &*cached.path, AtFlags::NO_AUTOMOUNT, STAMP);
+        if now.is_ok_and(|now| Stamp::of(&now) == cached.head.stamp) {
+            return Some(cached);
+        }
+        self.cache.remove(*self.identity, coding, relative);
+        None
     }
 
     /// The whole path of what is at `relative`.

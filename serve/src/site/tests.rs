@@ -115,6 +115,25 @@ async fn a_handler_sees_the_normalised_uri() {
 }
 
 #[tokio::test]
+async fn the_next_request_of_a_connection_finds_the_routes_that_are_in_force_then() {
+    let site = site(vec![route("/", respond(201))]);
+    let mut exchange = exchange("GET", "/", RequestBody::Empty);
+    let mut ask = |site: &Site| {
+        exchange.record.renew(Instant::now());
+        let response = site.handle(&mut exchange).now_or_never().unwrap();
+        (response.status().as_u16(), exchange.record.route.clone())
+    };
+    let (first, second) = (ask(&site), ask(&site));
+    assert_eq!((first.0, second.0), (201, 201));
+    assert!(Arc::ptr_eq(&first.1.unwrap(), &second.1.unwrap()));
+    site.apply_routes(&config(vec![route("/", respond(202))])).unwrap();
+    assert_eq!(ask(&site).0, 202);
+    site.apply_routes(&config(Vec::new())).unwrap();
+    let (status, taken) = ask(&site);
+    assert_eq!((status, taken.is_none()), (404, true));
+}
+
+#[tokio::test]
 async fn methods_for_the_whole_server_are_answered_without_a_route() {
     let site = site(vec![route("/", respond(200))]);
     let (response, _) = ask(&site, "OPTIONS", "*");

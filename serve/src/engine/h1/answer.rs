@@ -10,6 +10,7 @@ use http_body::SizeHint;
 use playhouse_protocol::http1::date::DateCache;
 use playhouse_protocol::http1::{connection_has, encode};
 
+use super::output::COPIED;
 use crate::Body;
 
 /// How the content of an answer is delimited.
@@ -89,7 +90,12 @@ pub(super) fn head(
     framing: Framing,
     keep_alive: bool,
 ) {
-    out.reserve(HEAD + cached.len());
+    // With room for content that is copied behind it.
+    let content = match framing {
+        Framing::Length(length) if length <= COPIED as u64 => length as usize,
+        _ => 0,
+    };
+    out.reserve(HEAD + cached.len() + content);
     encode::status_line(out, response.status());
     out.extend_from_slice(cached);
     let mut dated = false;

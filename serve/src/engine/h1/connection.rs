@@ -18,7 +18,7 @@ use super::output::Output;
 use super::shared::Shared;
 use super::timer::Timer;
 use crate::engine::Settings;
-use crate::{Application, ConnectionInfo};
+use crate::{Application, ConnectionInfo, Exchange};
 
 /// One connection.
 pub(super) struct Connection<'a, IO, A> {
@@ -38,6 +38,8 @@ pub(super) struct Connection<'a, IO, A> {
     pub(super) write_deadline: Option<Instant>,
     pub(super) timer: Timer,
     pub(super) shared: Option<Arc<Shared>>,
+    /// That of the last request, for the next one.
+    pub(super) exchange: Option<Box<Exchange>>,
     /// The handler has been given a body that reads from the connection.
     pub(super) lends_body: bool,
     /// The request that the connection is at, from 1.
@@ -66,6 +68,7 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
             write_deadline: None,
             timer: Timer::new(),
             shared: None,
+            exchange: None,
             lends_body: false,
             request: 0,
         }
@@ -139,6 +142,7 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
         self.read_size = READ;
         self.output.shrink();
         self.parser.shrink();
+        self.exchange = None;
         self.shared = None;
     }
 
@@ -155,11 +159,11 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
 
     /// Closes where nothing more can come from the client.
     pub(super) async fn shut_down(&mut self) {
-        let deadline = Instant::now() + LINGER;
+        let mut deadline = None;
         poll_fn(|cx| match Pin::new(&mut self.io).poll_shutdown(cx) {
             // What cannot be closed in order is dropped.
             Poll::Ready(_) => Poll::Ready(()),
-            Poll::Pending => self.timer.poll(cx, deadline),
+            Poll::Pending => self.timer.poll(cx, *deadline.get_or_insert_with(|| Instant::now() + LINGER)),
         })
         .await;
     }

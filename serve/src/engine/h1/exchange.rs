@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::FutureExt;
-use http::{Request, Response, StatusCode, Version};
+use http::{Request, StatusCode, Uri, Version};
 use playhouse_protocol::http1::{BodyDecoder, BodyLength, encode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
@@ -20,7 +20,7 @@ use crate::application::End;
 use crate::engine::drain::Drain;
 use crate::exchange::{Informational, Record};
 use crate::ledger::Ticket;
-use crate::{Application, Body, CachedAnswer, Exchange, Ledger, Outcome, RequestBody, RequestBodyError};
+use crate::{Application, CachedAnswer, Exchange, Ledger, Outcome, RequestBody, RequestBodyError};
 
 /// What comes behind the request, for the connection.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(super) enum Then {
 /// A request that has its exchange. Dropped before its end, it was killed.
 pub(super) struct Running<'a, A: Application> {
     app: &'a Arc<A>,
-    pub(super) exchange: Exchange,
+    pub(super) exchange: &'a mut Exchange,
     ticket: Option<Ticket<&'a Ledger>>,
     /// The status of the answer, once it has begun.
     pub(super) status: Option<StatusCode>,
@@ -53,7 +53,7 @@ impl<A: Application> Running<'_, A> {
             ticket.end(outcome);
             let duration = now.duration_since(self.exchange.record.started);
             let end = End { outcome, status: self.status, bytes_sent: self.bytes, duration };
-            self.app.ended(&self.exchange, &end);
+            self.app.ended(self.exchange, &end);
         }
         now
     }
@@ -61,7 +61,9 @@ impl<A: Application> Running<'_, A> {
 
 impl<A: Application> Drop for Running<'_, A> {
     fn drop(&mut self) {
-        self.end(Outcome::Killed);
+        if self.ticket.is_some() {
+            self.end(Outcome::Killed);
+        }
     }
 }
 
@@ -73,37 +75,33 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
         ticket: Ticket<&'a Ledger>,
         started: Instant,
     ) -> Then {
+        let mut exchange = self.next_exchange(started);
+        let running =
+            Running { app: self.app, exchange: &mut exchange, ticket: Some(ticket), status: None, bytes: 0 };
+        let then = self.answer(drain, running).await;
+        self.exchange = Some(exchange);
+        then
+    }
+
+    async fn answer(
+        &mut self,
+        drain: &mut Drain<impl Future<Output = ()> + Unpin>,
+        mut running: Running<'_, A>,
+    ) -> Then {
         let head = self.parser.head();
-        let (version, length) = (head.version, head.body);
-        let (expects, client_keeps) = (head.expect_continue, head.keep_alive);
-        let asked = Asked::new(&head.method, version);
-        self.request += 1;
+        let (length, expects, client_keeps) = (head.body, head.expect_continue, head.keep_alive);
+        let request = &mut running.exchange.request;
+        let asked = Asked::new(request.method(), request.version());
         let (body, mut inbound) = self.body(length, expects);
         let inbound = &mut inbound;
-        let mut request = Request::new(body);
-        // Piece by piece: as a whole it is copied at every step on its way.
-        let head = self.parser.head();
-        std::mem::swap(request.method_mut(), &mut head.method);
-        std::mem::swap(request.uri_mut(), &mut head.uri);
-        std::mem::swap(request.headers_mut(), &mut head.headers);
-        *request.version_mut() = version;
-        let informational = match version {
-            Version::HTTP_11 => Informational::H1(self.shared.get_or_insert_default().sender(self.request)),
-            _ => Informational::Unsupported,
-        };
-        let connection = self.info.clone();
-        let mut running = Running {
-            app: self.app,
-            exchange: Exchange { request, connection, informational, record: Record::new(started) },
-            ticket: Some(ticket),
-            status: None,
-            bytes: 0,
-        };
+        *request.body_mut() = body;
 
         let app = self.app;
+        // Put in its place by whoever makes it: it is large, and there are many layers in between.
+        let mut response = None;
         let handled = {
-            let exchange = &mut running.exchange;
-            let handler = AssertUnwindSafe(async move { app.handle(exchange).await });
+            let (exchange, response) = (&mut *running.exchange, &mut response);
+            let handler = AssertUnwindSafe(async move { *response = Some(app.handle(exchange).await) });
             let mut handler = pin!(handler.catch_unwind());
             poll_fn(|cx| self.poll_handler(cx, handler.as_mut(), inbound)).await
         };
@@ -111,29 +109,30 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
         drop(std::mem::take(running.exchange.request.body_mut()));
 
         let mut killed = false;
-        let mut response = match handled {
-            Ok(response) if asked.admits(response.status()) => response,
-            Ok(response) => {
-                tracing::error!(status = response.status().as_u16(), "a handler gave no final answer");
-                killed = true;
-                answer::bare(StatusCode::INTERNAL_SERVER_ERROR)
-            }
+        let mut failed = StatusCode::INTERNAL_SERVER_ERROR;
+        match handled {
+            Ok(()) => {}
             Err(Fault::Gone) => {
                 running.end(Outcome::ClientGone);
                 self.end_request(&mut running);
                 return Then::Abort;
             }
-            Err(fault) => {
-                killed = true;
-                let (status, _) = self.report(fault);
-                answer::bare(status)
-            }
-        };
+            Err(fault) => (failed, _) = self.report(fault),
+        }
+        let response = response.get_or_insert_with(|| {
+            killed = true;
+            answer::bare(failed)
+        });
+        if !asked.admits(response.status()) {
+            tracing::error!(status = response.status().as_u16(), "a handler gave no final answer");
+            killed = true;
+            *response = answer::bare(StatusCode::INTERNAL_SERVER_ERROR);
+        }
         if !asked.has_content(response.status()) {
-            CachedAnswer::spread(&mut response);
+            CachedAnswer::spread(response);
         }
         let keep = client_keeps && !killed;
-        match self.send(drain, &asked, &mut running, inbound, &mut response, keep).await {
+        match self.send(drain, &asked, &mut running, inbound, response, keep).await {
             Ok(keep) => {
                 let outcome = if killed { Outcome::Killed } else { self.outcome(&running) };
                 let now = running.end(outcome);
@@ -152,6 +151,46 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
                 Then::Abort
             }
         }
+    }
+
+    /// The exchange of the request whose head the parser has: that of the request before, made this one's. Its content is
+    /// still to come.
+    fn next_exchange(&mut self, started: Instant) -> Box<Exchange> {
+        self.request += 1;
+        let mut exchange = self.exchange.take().unwrap_or_else(|| {
+            Box::new(Exchange {
+                request: Request::default(),
+                connection: self.info.clone(),
+                informational: Informational::Unsupported,
+                record: Record::new(started),
+            })
+        });
+        let request = &mut exchange.request;
+        // Piece by piece: as a whole it is copied at every step on its way.
+        let head = self.parser.head();
+        std::mem::swap(request.method_mut(), &mut head.method);
+        std::mem::swap(request.uri_mut(), &mut head.uri);
+        std::mem::swap(request.headers_mut(), &mut head.headers);
+        *request.version_mut() = head.version;
+        // Whatever a handler has put there.
+        request.extensions_mut().clear();
+        if !Arc::ptr_eq(&exchange.connection, &self.info) {
+            exchange.connection = self.info.clone();
+        }
+        exchange.record.renew(started);
+        if head.version == Version::HTTP_11 {
+            let shared = self.shared.get_or_insert_default();
+            let renewed = match &mut exchange.informational {
+                Informational::H1(sender) => sender.renew(shared, self.request),
+                _ => false,
+            };
+            if !renewed {
+                exchange.informational = Informational::H1(shared.sender(self.request));
+            }
+        } else {
+            exchange.informational = Informational::Unsupported;
+        }
+        exchange
     }
 
     /// The content of a request, as the handler gets it, and as the connection has it.
@@ -177,9 +216,9 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
     fn poll_handler(
         &mut self,
         cx: &mut Context<'_>,
-        mut handler: Pin<&mut impl Future<Output = std::thread::Result<Response<Body>>>>,
+        mut handler: Pin<&mut impl Future<Output = std::thread::Result<()>>>,
         inbound: &mut Inbound,
-    ) -> Poll<Result<Response<Body>, Fault>> {
+    ) -> Poll<Result<(), Fault>> {
         loop {
             if let Poll::Ready(handled) = handler.as_mut().poll(cx) {
                 return Poll::Ready(handled.map_err(|panic| Fault::Panic(message(panic))));
@@ -264,7 +303,10 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
         {
             shared.end();
         }
-        self.parser.recycle(running.exchange.request.headers_mut());
+        let request = &mut running.exchange.request;
+        self.parser.recycle(request.headers_mut());
+        // It holds on to the memory that it was read into, as the fields do.
+        *request.uri_mut() = Uri::default();
     }
 
     /// How an answer that was sent in full is entered.

@@ -52,7 +52,7 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
         shrunk: &mut bool,
     ) -> Poll<Next<'a>> {
         loop {
-            if begun.is_none() && self.parser.begin(&mut self.input) {
+            if begun.is_none() && !self.input.is_empty() && self.parser.begin(&mut self.input) {
                 *begun = Some((self.app.ledger().accept_borrowed(), Instant::now()));
             }
             if let Some((ticket, started)) = begun.take() {

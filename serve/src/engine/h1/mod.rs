@@ -19,7 +19,6 @@ mod timer;
 #[cfg(test)]
 mod tests;
 
-use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -54,10 +53,8 @@ pub(crate) async fn serve<A: Application>(
     info: Arc<ConnectionInfo>,
     settings: &Settings,
     app: &Arc<A>,
-    drain: impl Future<Output = ()> + Send,
+    mut drain: Drain<impl Future<Output = ()> + Send + Unpin>,
 ) -> Ending {
-    let drain = pin!(drain);
-    let mut drain = Drain::new(drain);
     let mut connection = Connection::new(io, prefix, info, settings, app);
     let mut idle_since = Instant::now();
     loop {

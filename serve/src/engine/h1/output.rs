@@ -123,7 +123,7 @@ impl Output {
 }
 
 /// Bytes up to which a piece of content is copied: that is cheaper than a second slice in the write.
-const COPIED: usize = 4 << 10;
+pub(super) const COPIED: usize = 4 << 10;
 /// Bytes that are gathered before they are written.
 const BUFFERED: usize = 16 << 10;
 

@@ -248,6 +248,12 @@ impl Drop for BodyReader {
 }
 
 impl InformationalSender {
+    /// Makes it that of a later request of the connection that `shared` is of; `false` where it is another's.
+    pub(super) fn renew(&mut self, shared: &Arc<Shared>, request: u64) -> bool {
+        self.request = request;
+        Arc::ptr_eq(&self.shared, shared)
+    }
+
     /// See [`crate::exchange::Informational::send`].
     pub fn send(&self, status: StatusCode, headers: HeaderMap) {
         let mut state = self.shared.0.lock();

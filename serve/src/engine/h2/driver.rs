@@ -29,7 +29,7 @@ pub(crate) async fn serve<A: Application>(
     info: Arc<ConnectionInfo>,
     settings: &Settings,
     application: &Arc<A>,
-    drain: impl Future<Output = ()> + Send,
+    mut drain: Drain<impl Future<Output = ()> + Send + Unpin>,
 ) {
     let shared = Arc::new(Shared {
         application: application.clone(),
@@ -39,8 +39,6 @@ pub(crate) async fn serve<A: Application>(
         client_gone: AtomicBool::new(false),
     });
     let wire = Wire::new(io, prefix.freeze());
-    let drain = pin!(drain);
-    let mut drain = Drain::new(drain);
     let greeted = {
         let mut handshake = pin!(builder(settings).handshake(wire.clone()));
         let greeting = std::future::poll_fn(|cx| {

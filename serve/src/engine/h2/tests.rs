@@ -1,5 +1,6 @@
 //! The engine against the `h2` crate's client, and against bytes of our own.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::serve;
 use crate::engine::Settings;
+use crate::engine::drain::Drain;
 use crate::engine::test_application::{TestApplication, connection_info};
 use crate::{Body, BodyError, Exchange, Outcome};
 
@@ -51,7 +53,9 @@ fn served_over(capacity: usize, application: Arc<TestApplication>, settings: Set
                 std::future::pending().await
             }
         };
-        serve(server, BytesMut::new(), connection_info(), &settings, &app, drained).await;
+        let drained = pin!(drained);
+        let drain = Drain::new(drained);
+        serve(server, BytesMut::new(), connection_info(), &settings, &app, drain).await;
     });
     Served { client, application, drain, connection }
 }

@@ -213,7 +213,14 @@ async fn an_idle_connection_is_small() {
     let settings = settings();
     let app = TestApplication::new(|exchange: &mut Exchange| Box::pin(handle(exchange)));
     let (_, server) = tokio::io::duplex(16);
-    let future = serve(server, BytesMut::new(), connection_info(), &settings, &app, std::future::pending());
+    let future = serve(
+        server,
+        BytesMut::new(),
+        connection_info(),
+        &settings,
+        &app,
+        Drain::new(std::future::pending()),
+    );
     let size = std::mem::size_of_val(&future);
     assert!(size <= 2560, "{size}");
 }
@@ -226,7 +233,15 @@ async fn a_client_that_resets_is_seen_while_the_handler_waits() {
         let app = app.clone();
         async move {
             let settings = settings();
-            serve(server, BytesMut::new(), connection_info(), &settings, &app, std::future::pending()).await
+            serve(
+                server,
+                BytesMut::new(),
+                connection_info(),
+                &settings,
+                &app,
+                Drain::new(std::future::pending()),
+            )
+            .await
         }
     });
     client.write_all([get("/hello"), get("/slow")].concat().as_bytes()).await.expect("room");

@@ -7,7 +7,7 @@ mod ends;
 mod requests;
 
 use std::collections::VecDeque;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -25,7 +25,9 @@ use tokio::time::{Instant, timeout};
 
 use super::{Ending, serve};
 use crate::engine::Settings;
-use crate::engine::test_application::{TestApplication, connection_info};
+use crate::engine::drain::Drain;
+use crate::engine::test_application::{TestApplication, connection_info, info};
+use crate::exchange::Informational;
 use crate::{Body, BodyError, Exchange, Outcome, RequestBody};
 
 /// A client at the other end of a connection that is served.
@@ -51,7 +53,9 @@ impl Client {
             let app = app.clone();
             async move {
                 let drained = async { drained.await.unwrap_or(()) };
-                serve(server, BytesMut::new(), connection_info(), &settings, &app, drained).await
+                let drained = pin!(drained);
+                let drain = Drain::new(drained);
+                serve(server, BytesMut::new(), connection_info(), &settings, &app, drain).await
             }
         });
         Client { io, input: BytesMut::new(), app, connection, drain: Some(drain) }
@@ -196,6 +200,21 @@ async fn handle(exchange: &mut Exchange) -> Response<Body> {
             let body = std::mem::take(exchange.request.body_mut());
             let read = tokio::spawn(async move { body.collect().await.map(|all| all.to_bytes()) });
             Response::new(Body::from(read.await.expect("no panic").expect("complete")))
+        }
+        "/marks" => {
+            let request = &mut exchange.request;
+            let fresh = request.extensions_mut().insert("mark").is_none()
+                && matches!(request.body(), RequestBody::Empty)
+                && request.headers().len() == 1
+                && exchange.record.outcome.replace(Outcome::Shed).is_none()
+                && exchange.connection.id == 1
+                && matches!(exchange.informational, Informational::H1(_));
+            request.headers_mut().insert("mark", HeaderValue::from_static("mark"));
+            *request.uri_mut() = "http://elsewhere.example/".parse().expect("valid");
+            *request.body_mut() = RequestBody::Bytes("mark".into());
+            exchange.informational = Informational::Unsupported;
+            exchange.connection = Arc::new(info(0));
+            text(if fresh { "fresh" } else { "marked" })
         }
         "/hints" => {
             let mut headers = HeaderMap::new();

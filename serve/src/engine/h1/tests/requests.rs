@@ -19,6 +19,16 @@ async fn requests_on_a_kept_connection_are_answered_one_after_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_handler_leaves_in_a_request_is_not_in_the_next_one() {
+    let mut client = Client::new();
+    for _ in 0..4 {
+        client.send(get("/marks")).await;
+        assert_eq!(client.answer().await, (200, "fresh".into()));
+    }
+    assert_eq!(client.ledger().await.1, [(Outcome::Shed, 4)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn pipelined_requests_are_answered_in_order() {
     let mut client = Client::new();
     client.send([get("/slow"), post("/echo", 2), "ab".into(), get("/204"), get("/chunks")].concat()).await;
@@ -113,7 +123,7 @@ async fn what_was_read_before_is_part_of_the_first_request() {
     let app = TestApplication::new(|exchange: &mut Exchange| Box::pin(handle(exchange)));
     io.write_all(b"llo HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.expect("room");
     let prefix = BytesMut::from("GET /he");
-    serve(server, prefix, connection_info(), &settings(), &app, std::future::pending()).await;
+    serve(server, prefix, connection_info(), &settings(), &app, Drain::new(std::future::pending())).await;
     let mut answer = String::new();
     io.read_to_string(&mut answer).await.expect("text");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nhello"), "{answer}");
@@ -201,7 +211,8 @@ async fn a_small_request_costs_one_read_and_one_write() {
     let server = Counting { io, calls: calls.clone() };
     let connection = tokio::spawn(async move {
         let settings = settings();
-        serve(server, BytesMut::new(), connection_info(), &settings, &app, std::future::pending()).await
+        serve(server, BytesMut::new(), connection_info(), &settings, &app, Drain::new(std::future::pending()))
+            .await
     });
     for request in 1..=5 {
         for content in [get("/hello"), [post("/echo", 5), "hello".into()].concat(), get("/trailers")] {
