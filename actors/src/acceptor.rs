@@ -56,17 +56,17 @@ impl<A: Application> Acceptor<A> {
     /// Starts a connection for the ticket on the next shard that is alive. Where there is none, the stream stays in the
     /// queue, and is found there later.
     async fn dispatch(&mut self, ticket: TicketId) {
-        let shards = self.connections.children();
-        for _ in 0..shards.len() {
-            self.next_shard = (self.next_shard + 1) % shards.len();
-            let shard = &shards[self.next_shard];
+        let shards = self.connections.child_count();
+        for _ in 0..shards {
+            self.next_shard = (self.next_shard + 1) % shards;
+            let Some(shard) = self.connections.child_at(self.next_shard) else { continue };
             if shard.kind() != Shard::KIND || shard.state() != SeatState::Running {
                 continue;
             }
             let Some(parent) = shard.cell() else { continue };
             let id = NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed);
             let (socket, application) = (self.socket.clone(), self.application.clone());
-            let (connection, seat) = Connection::new(socket, ticket, application, self.admission, shard, id);
+            let (connection, seat) = Connection::new(socket, ticket, application, self.admission, &shard, id);
             if supervision::spawn(seat, connection, Some(parent)).await.is_ok() {
                 return;
             }

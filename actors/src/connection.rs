@@ -58,6 +58,28 @@ impl<A: Application> Connection<A> {
         let place = Place { shard: shard.clone(), name };
         (Connection { socket, ticket, application, admission, id, _place: place }, seat)
     }
+
+    async fn serve(&self, context: &Context) {
+        // Another connection may have been sent for the same ticket, when this one seemed to be lost.
+        let Some(accepted) = self.socket.take(self.ticket) else { return };
+        let Accepted { stream, peer, local, lease } = accepted;
+        if self.admission == Admission::SameUser && !is_same_user(&stream) {
+            tracing::warn!(listener = %self.socket.name(), "a process of another user was refused");
+            return;
+        }
+        let info = ConnectionInfo {
+            id: self.id,
+            listener: self.socket.name().clone(),
+            listener_index: self.socket.index(),
+            peer,
+            local,
+            tls: None,
+            rate: self.socket.meter(peer),
+        };
+        let farewell = pin!(farewell(&self.socket, self.socket.is_closed(), context.drained()));
+        engine::serve(stream, info, self.socket.settings(), self.application.clone(), farewell).await;
+        drop(lease);
+    }
 }
 
 impl<A: Application> Actor for Connection<A> {
@@ -69,30 +91,8 @@ impl<A: Application> Actor for Connection<A> {
 
     async fn run(&mut self, context: &Context) -> Result<(), Failure> {
         context.stop();
-        // Another connection may have been sent for the same ticket, when this one seemed to be lost.
-        let Some(accepted) = self.socket.take(self.ticket) else { return Ok(()) };
-        let Accepted { stream, peer, local, lease } = accepted;
-        if self.admission == Admission::SameUser && !is_same_user(&stream) {
-            tracing::warn!(listener = %self.socket.name(), "a process of another user was refused");
-            return Ok(());
-        }
-        let info = ConnectionInfo {
-            id: self.id,
-            listener: self.socket.name().clone(),
-            listener_index: self.socket.index(),
-            peer,
-            local,
-            tls: None,
-            rate: self.socket.meter(peer),
-        };
-        let (socket, application) = (&*self.socket, self.application.clone());
-        // Boxed, so that the wrapper around it stays small and the future is not moved.
-        Box::pin(async {
-            let farewell = pin!(farewell(socket, socket.is_closed(), context.drained()));
-            engine::serve(stream, info, socket.settings(), application, farewell).await;
-        })
-        .await;
-        drop(lease);
+        // Boxed as a whole: the wrappers around it move what they are given, several times.
+        Box::pin(self.serve(context)).await;
         Ok(())
     }
 

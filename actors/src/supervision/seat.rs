@@ -162,6 +162,11 @@ impl Seat {
         self.children.lock().values().cloned().collect()
     }
 
+    /// The seat beneath this one that stands at `index` in their order.
+    pub fn child_at(&self, index: usize) -> Option<Arc<Seat>> {
+        self.children.lock().get_index(index).map(|(_, child)| child.clone())
+    }
+
     /// How many seats are beneath this one.
     pub fn child_count(&self) -> usize {
         self.children.lock().len()
@@ -335,7 +340,7 @@ impl Seat {
 
     pub(super) fn post(&self, envelope: Envelope) -> Result<(), Unavailable> {
         let occupant = self.occupant().ok_or(Unavailable)?;
-        self.progress.sent(self.shared.now_ms());
+        self.progress.sent(self.stamp_ms());
         self.shared.count_message();
         occupant.send_message(envelope).map_err(|_| {
             self.progress.returned();
@@ -362,7 +367,7 @@ impl Seat {
     pub(super) fn vacate(&self) {
         *self.occupant.lock() = None;
         self.signals.deregister();
-        self.since_ms.store(self.shared.now_ms(), Ordering::Relaxed);
+        self.since_ms.store(self.stamp_ms(), Ordering::Relaxed);
         self.occupied.store(false, Ordering::Release);
         self.set_state(SeatState::Stopped);
     }
@@ -396,17 +401,23 @@ impl Seat {
 
     /// The occupant takes its next message.
     pub(super) fn received(&self) {
-        self.progress.received(self.shared.now_ms());
+        self.progress.received(self.stamp_ms());
     }
 
     /// The occupant is back at its mailbox.
     pub(super) fn idle(&self) {
-        self.progress.idle(self.shared.now_ms());
+        self.progress.idle(self.stamp_ms());
     }
 
     /// The occupant's work goes on.
     pub(super) fn note_progress(&self) {
         self.progress.note(self.shared.now_ms());
+    }
+
+    /// The time, for what is noted of the occupant's progress. Nobody watches a connection by that: it ends with its seat, and
+    /// of those there are too many to read the clock for.
+    fn stamp_ms(&self) -> u64 {
+        if self.kind == super::CONNECTION { 0 } else { self.shared.now_ms() }
     }
 }
 

@@ -1,11 +1,14 @@
 //! The first bytes of a connection: the TLS handshake, or which version of HTTP is spoken in the clear.
 
+use std::future::poll_fn;
 use std::io;
+use std::mem::MaybeUninit;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use http::StatusCode;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -19,15 +22,17 @@ use crate::{Application, ConnectionInfo, Outcome};
 /// The first bytes that the client sends; `None` where it closes or sends nothing before the deadline. Until then the
 /// connection holds no buffer.
 pub(super) async fn first_bytes(stream: &mut Stream, deadline: Instant) -> Option<BytesMut> {
-    let first = async {
+    let first = poll_fn(|cx| {
         loop {
-            stream.readable().await.ok()?;
+            if ready!(stream.poll_readable(cx)).is_err() {
+                return Poll::Ready(None);
+            }
             match read_now(stream) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return read.ok().filter(|prefix| !prefix.is_empty()),
+                read => return Poll::Ready(read.ok().filter(|prefix| !prefix.is_empty())),
             }
         }
-    };
+    });
     timeout_at(deadline, first).await.ok()?
 }
 
@@ -51,15 +56,16 @@ pub(super) async fn farewell(mut stream: Stream, grace: Duration) {
 
 /// What is there, in a buffer of just that size: thousands may come at once, and then say nothing for long.
 fn read_now(stream: &Stream) -> io::Result<BytesMut> {
-    let mut space = [0; FIRST_READ];
-    let read = stream.try_read(&mut space)?;
-    Ok(BytesMut::from(&space[..read]))
+    let mut space = [MaybeUninit::uninit(); FIRST_READ];
+    let mut space = ReadBuf::uninit(&mut space);
+    stream.try_read_buf(&mut space)?;
+    Ok(BytesMut::from(space.filled()))
 }
 
 /// Whether the client speaks HTTP/2 by prior knowledge, which begins with its preface (RFC 9113 §3.3). Everything else
 /// is HTTP/1.1, which knows what to answer to a head that ends too early, or never. Reads on only while it is not clear.
 pub(super) async fn is_h2(stream: &mut Stream, prefix: &mut BytesMut, settings: &Settings) -> bool {
-    let deadline = Instant::now() + settings.timeouts.head;
+    let mut deadline = None;
     loop {
         let compared = prefix.len().min(PREFACE.len());
         if prefix[..compared] != PREFACE[..compared] {
@@ -68,6 +74,7 @@ pub(super) async fn is_h2(stream: &mut Stream, prefix: &mut BytesMut, settings: 
         if compared == PREFACE.len() {
             return true;
         }
+        let deadline = *deadline.get_or_insert_with(|| Instant::now() + settings.timeouts.head);
         match timeout_at(deadline, stream.read_buf(prefix)).await {
             Ok(Ok(1..)) => {}
             Ok(Ok(0) | Err(_)) | Err(_) => return false,

@@ -136,7 +136,7 @@ mod tests {
         let (peer, _) = listener.accept().await.unwrap();
         assert!(!stream.peer_closed());
         drop(peer);
-        stream.readable().await.unwrap();
+        std::future::poll_fn(|cx| stream.poll_readable(cx)).await.unwrap();
         assert!(stream.peer_closed());
     }
 }

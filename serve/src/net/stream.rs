@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use bytes::BufMut;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A connected byte stream. TCP streams have `TCP_NODELAY` set.
@@ -28,6 +29,17 @@ impl Stream {
         }
     }
 
+    /// As [`Stream::try_read`], to the end of a buffer.
+    ///
+    /// # Errors
+    /// Those of [`Stream::try_read`].
+    pub fn try_read_buf(&self, buffer: &mut impl BufMut) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.try_read_buf(buffer),
+            Stream::Unix(stream) => stream.try_read_buf(buffer),
+        }
+    }
+
     /// Whether an idle stream can no longer be used: the peer has closed or reset it, or has sent what nobody asked
     /// for (that byte is consumed). Costs no system call while the runtime has seen no readiness.
     pub fn peer_closed(&self) -> bool {
@@ -38,14 +50,14 @@ impl Stream {
         }
     }
 
-    /// Completes when there is something to read, or the peer has closed. Consumes nothing.
+    /// Completes when there is something to read, or the peer has closed. Consumes nothing. For one task at a time.
     ///
     /// # Errors
     /// Only where the runtime is shutting down.
-    pub async fn readable(&self) -> io::Result<()> {
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Stream::Tcp(stream) => stream.readable().await,
-            Stream::Unix(stream) => stream.readable().await,
+            Stream::Tcp(stream) => stream.poll_read_ready(cx),
+            Stream::Unix(stream) => stream.poll_read_ready(cx),
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use futures_util::FutureExt;
 use playhouse_config::model::Bind;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -136,20 +137,28 @@ impl Socket {
 
     /// As [`Socket::accept`]; `None` for a client whose address has as many connections as it may have.
     async fn accept_one(&self) -> Result<Option<TicketId>, AcceptError> {
-        tokio::select! {
-            biased;
-            () = self.gate.opened() => {}
-            () = self.stopped() => return Err(self.gone()),
+        if !self.gate.is_open() {
+            tokio::select! {
+                biased;
+                () = self.gate.opened() => {}
+                () = self.stopped() => return Err(self.gone()),
+            }
         }
         self.room().await;
         let listener = self.listener.load_full().ok_or(AcceptError::Closed)?;
         let accepted = loop {
-            tokio::select! {
-                biased;
-                () = self.stopped() => break self.last(&listener).await.ok_or_else(|| self.gone())?,
-                ready = listener.readable() => if let Err(error) = ready {
-                    break Err(error);
-                }
+            let open = self.state.load(Ordering::Acquire) == OPEN;
+            // Under load somebody waits already, and there is nothing to register for.
+            let ready = match listener.readable().now_or_never().filter(|_| open) {
+                Some(ready) => ready,
+                None => tokio::select! {
+                    biased;
+                    () = self.stopped() => break self.last(&listener).await.ok_or_else(|| self.gone())?,
+                    ready = listener.readable() => ready,
+                },
+            };
+            if let Err(error) = ready {
+                break Err(error);
             }
             // A runtime's thread is everybody's, however many wait here.
             tokio::task::coop::consume_budget().await;
@@ -399,17 +408,20 @@ impl Socket {
 
     /// Waits until the queue and the limit have room for one more, or the socket is closed.
     async fn room(&self) {
-        loop {
+        while !self.has_room() {
             let freed = self.connections.freed().notified();
             tokio::pin!(freed);
             freed.as_mut().enable();
-            if self.handoff.len() < CAPACITY
-                && (self.connections.has_room() || self.state.load(Ordering::Acquire) != OPEN)
-            {
+            if self.has_room() {
                 return;
             }
             freed.await;
         }
+    }
+
+    fn has_room(&self) -> bool {
+        self.handoff.len() < CAPACITY
+            && (self.connections.has_room() || self.state.load(Ordering::Acquire) != OPEN)
     }
 }
 
