@@ -155,6 +155,7 @@ pub(super) fn start(site: Site, start: Start, output: Output) -> anyhow::Result<
 
 /// Runs the controller of a site with several instances to its end.
 fn control(site_file: &Path, state_dir: PathBuf, output: Output) -> anyhow::Result<()> {
+    playhouse::controller::use_small_pages();
     prepare_process();
     // While this is the only thread, and before it opens anything.
     let given = activation::given();

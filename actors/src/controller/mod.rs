@@ -23,6 +23,7 @@ pub mod scaler;
 pub mod scaling;
 #[cfg(test)]
 mod simulation;
+mod small_pages;
 mod steering;
 mod steward;
 pub mod tickets;
@@ -51,6 +52,7 @@ pub use fleet::{Fleet, InForce, StartReport};
 use keeper::Keeper;
 use memo::Memo;
 use scaler::Scaler;
+pub use small_pages::use_small_pages;
 pub use upgrade::{Successor, UpgradeError};
 
 use crate::admin;

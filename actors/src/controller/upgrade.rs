@@ -16,7 +16,7 @@ use playhouse_protocol::control::State;
 use tokio::time::Instant;
 
 use super::member::Member;
-use super::{Controller, Fleet};
+use super::{Controller, Fleet, small_pages};
 use crate::supervision::EventKind;
 
 /// How a controller becomes another build.
@@ -152,7 +152,9 @@ impl Controller {
             format!("upgrade: the controller becomes {}", successor.program.display()),
         );
         // Nothing of what is open here is inherited; the instances hold the sockets.
-        let error = std::process::Command::new(&successor.program).args(&successor.arguments).exec();
+        let mut command = std::process::Command::new(&successor.program);
+        command.args(&successor.arguments);
+        let error = small_pages::as_found(|| command.exec());
         if let Err(error) = fleet.remember(|memo| memo.roll_before = 0) {
             tracing::warn!(%error, "the next controller will replace all instances");
         }

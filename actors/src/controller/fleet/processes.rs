@@ -15,6 +15,7 @@ use crate::control;
 use crate::control::crash::{self, crash_point};
 use crate::control::link::Link;
 use crate::control::process::Process;
+use crate::controller::small_pages;
 use crate::service_manager;
 
 impl Fleet {
@@ -81,7 +82,7 @@ impl Fleet {
         for variable in service_manager::own_variables() {
             command.env_remove(variable);
         }
-        let child = command.spawn()?;
+        let child = small_pages::as_found(|| command.spawn())?;
         // Until it is reaped its number is its own, so this is about no other process.
         let process = Process::of_child(&child)?;
         crash_point("start");
