@@ -81,6 +81,18 @@ fn the_certificate_follows_the_server_name() {
 }
 
 #[test]
+fn a_client_asks_for_much_over_one_h2_connection() {
+    let secure = Secure::start();
+    let address = secure.site.address("https");
+    let (connect, authority) = (format!("exact.test:443:{address}"), secure.site.path("authority.pem"));
+    let mut arguments = vec!["--http2", "--cacert", authority.to_str().unwrap(), "--connect-to", &connect];
+    arguments.extend(["https://exact.test/"; 300]);
+    let last = curl(arguments).expect(200);
+    assert_eq!((&*last.version, last.connects), ("2", 0), "{last:?}");
+    assert_eq!(secure.site.admin.settled_ledger().answered, 300);
+}
+
+#[test]
 fn tls_1_2_and_1_3_are_spoken_with_both_kinds_of_key_and_nothing_older() {
     let secure = Secure::start();
     for name in ["default.test", "exact.test"] {
