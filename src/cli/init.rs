@@ -1,24 +1,27 @@
 //! `playhouse run` as process 1, of a container say: a parent for whoever has none, and a controller that is started again.
 //!
 //! It opens nothing and decides nothing about the site. What it starts is `playhouse run` as anywhere else; when that is
-//! killed, the next one adopts the instances, which live because this process does.
+//! killed, the next one adopts the instances, which live because this process does. After an upgrade it becomes the new
+//! build once a controller of that runs: until then what it would start again is the build before.
 
-use std::collections::HashSet;
+use std::env;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use playhouse::service_manager;
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, set_child_subreaper, wait,
+    Pid, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process, set_child_subreaper, wait,
 };
 use tokio::runtime::Builder;
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::time::Instant;
+
+use super::children::children;
 
 /// What is run, and how.
 pub(super) struct Init {
@@ -26,8 +29,17 @@ pub(super) struct Init {
     pub(super) arguments: Vec<std::ffi::OsString>,
     /// Where the site's state is; `None` where that is not known, because its file is not valid.
     pub(super) state_dir: Option<PathBuf>,
-    /// A controller that runs already: this is the init of another build that has taken the place of the one before.
+    /// A controller that runs already: this process was the init of another build until now.
     pub(super) controller: Option<i32>,
+}
+
+/// Tells the init that has started this process, if one has, that the site runs. Where this is another build than the
+/// init, which is so after an upgrade, the init becomes one of this build too.
+pub(super) fn tell_parent() {
+    let init = env::var(INIT).ok().and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
+    if let Some(init) = init.filter(|init| getppid() == Some(*init)) {
+        tell(init, Signal::USR1);
+    }
 }
 
 impl Init {
@@ -50,6 +62,7 @@ impl Init {
                 tokio::select! {
                     signal = signals.next() => match signal {
                         Signal::CHILD => {}
+                        Signal::USR1 => watch.controller_runs(),
                         signal => watch.pass_on(signal),
                     },
                     () = watch.patience_ends() => {}
@@ -62,20 +75,13 @@ impl Init {
         // The file that this process was started from, even where it has been replaced.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("playhouse").args(&self.arguments).process_group(0);
+        command.env(INIT, process::id().to_string());
         for variable in service_manager::own_variables() {
             command.env_remove(variable);
         }
         let child = command.spawn().context("the controller does not start")?;
         // It is reaped with all others, not through this value.
         Ok(Pid::from_child(&child))
-    }
-
-    /// Whoever holds the site, where that is another than `before`: a controller of another build that has taken over.
-    fn successor(&self, before: Pid) -> Option<Pid> {
-        let lock = fs::read_to_string(self.state_dir.as_ref()?.join("lock")).ok()?;
-        let pid = Pid::from_raw(lock.trim().parse().ok()?)?;
-        // Whoever started it has ended, so that it is ours now, or it has nothing to do with us.
-        (pid != before && children().contains(&pid)).then_some(pid)
     }
 
     fn has_instances(&self) -> bool {
@@ -88,16 +94,22 @@ impl Init {
         })
     }
 
-    /// Becomes an init of the controller's build, with all children. Returns where there is nothing to do, or on an error.
+    /// Becomes an init of the controller's build, in this process and with all children. Returns where it is that build, or
+    /// where it cannot be another.
     fn follow(&self, controller: Pid) {
         let path = format!("/proc/{}/exe", controller.as_raw_nonzero());
-        let identity = |path: &str| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
-        if identity(&path) == identity("/proc/self/exe") {
+        let identity = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+        let theirs = identity(Path::new(&path));
+        if theirs.is_none() || theirs == identity(Path::new("/proc/self/exe")) {
             return;
         }
-        let Ok(binary) = fs::read_link(&path) else { return };
+        // By its name, unless that is another file's by now.
+        let named = fs::read_link(&path).ok().filter(|named| identity(named) == theirs);
+        let binary = named.unwrap_or_else(|| path.into());
+        tracing::info!(binary = %binary.display(), "the init becomes the controller's build");
         let mut command = Command::new(&binary);
         command
+            .arg0("playhouse")
             .args(&self.arguments)
             .arg("--init")
             .arg("--controller")
@@ -142,14 +154,8 @@ impl Watch {
         Ok(over.and_then(|leaving| leaving.status))
     }
 
-    /// The controller has ended: another one has its place, or is to have it, or the site has ended.
+    /// The controller has ended: another one is to have its place, or the site has ended.
     async fn ended(&mut self, status: WaitStatus) -> anyhow::Result<()> {
-        if let Some(successor) = self.init.successor(self.controller) {
-            tracing::info!(pid = successor.as_raw_nonzero().get(), "another controller has taken over");
-            self.controller = successor;
-            self.init.follow(successor);
-            return Ok(());
-        }
         let code = exit_code(status);
         let ended = status.exited() && (code == 0 || !self.init.has_instances());
         if ended || self.leaving.is_some() {
@@ -168,6 +174,12 @@ impl Watch {
         tokio::time::sleep(delay).await;
         self.controller = self.init.start()?;
         Ok(())
+    }
+
+    fn controller_runs(&self) {
+        if self.leaving.is_none() {
+            self.init.follow(self.controller);
+        }
     }
 
     fn pass_on(&mut self, what: Signal) {
@@ -196,19 +208,6 @@ fn exit_code(status: WaitStatus) -> u8 {
     u8::try_from(code).unwrap_or(u8::MAX)
 }
 
-/// The children of this process, those that have come to it as orphans among them.
-fn children() -> HashSet<Pid> {
-    let me = process::id().to_string();
-    let parent = |pid: i32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // After the name, which may have anything in it, and the state.
-        Some(stat.rsplit_once(')')?.1.split_whitespace().nth(1)? == me)
-    };
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    numbers.filter(|pid| parent(*pid) == Some(true)).filter_map(Pid::from_raw).collect()
-}
-
 /// A first end is nothing, a series of them is not to burn a CPU.
 #[derive(Default)]
 struct Backoff {
@@ -228,7 +227,7 @@ impl Backoff {
     }
 }
 
-struct Signals([(Signal, unix::Signal); 5]);
+struct Signals([(Signal, unix::Signal); 6]);
 
 impl Signals {
     fn install() -> std::io::Result<Self> {
@@ -237,6 +236,7 @@ impl Signals {
             (Signal::TERM, signal(SignalKind::terminate())?),
             (Signal::INT, signal(SignalKind::interrupt())?),
             (Signal::HUP, signal(SignalKind::hangup())?),
+            (Signal::USR1, signal(SignalKind::user_defined1())?),
             (Signal::USR2, signal(SignalKind::user_defined2())?),
         ]))
     }
@@ -254,6 +254,9 @@ impl Signals {
     }
 }
 
+/// Says in the environment of its child which process is the init.
+const INIT: &str = "PLAYHOUSE_INIT";
+
 /// For instances that drain without a controller; what is beyond a `drain_timeout` ends with this process.
 const PATIENCE: Duration = Duration::from_secs(60);
 const STABLE: Duration = Duration::from_secs(10);
@@ -270,15 +273,5 @@ mod tests {
         let series: Vec<_> = (0..9).map(|_| backoff.next(now).as_millis()).collect();
         assert_eq!(series, [0, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
         assert_eq!(backoff.next(now + STABLE), Duration::ZERO);
-    }
-
-    #[test]
-    fn a_child_is_found_and_a_stranger_is_not() {
-        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let found = children();
-        assert!(found.contains(&Pid::from_child(&child)));
-        assert!(!found.contains(&getpid()));
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 }

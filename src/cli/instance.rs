@@ -14,7 +14,8 @@ use playhouse::control::{self, Identity, Link};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::run;
+use super::build::build;
+use super::{log, run};
 
 /// Serve as one instance of a site: started by `playhouse run`, not by hand.
 ///
@@ -42,7 +43,7 @@ pub(super) struct Instance {
 
 impl Instance {
     pub(super) fn execute(self) -> anyhow::Result<()> {
-        run::log_to_standard_error();
+        log::to_standard_error(Some(format!("instance-{}", self.slot)));
         run::log_panics();
         run::raise_descriptor_limit();
         let link = take_standard_input().context("standard input")?;
@@ -57,7 +58,7 @@ impl Instance {
         let link = Link::from_fd(link).context(
             "standard input is not the link to a controller; `playhouse run` starts instances, and nobody else",
         )?;
-        let build = env!("CARGO_PKG_VERSION").to_owned();
+        let build = build().to_owned();
         let options =
             Options { handlers: super::echo::handlers(), build: build.clone(), ..Options::default() };
         let Instance { state_dir: directory, slot, generation, site, .. } = self;

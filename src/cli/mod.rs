@@ -2,12 +2,15 @@
 
 mod activation;
 mod admin;
+mod build;
 mod check;
+mod children;
 mod drain;
 mod echo;
 mod init;
 mod instance;
 mod kill;
+mod log;
 mod orphans;
 mod output;
 mod plan;
@@ -34,7 +37,7 @@ use target::WrongUse;
 /// Everything in it is an actor under a supervisor: `playhouse tree` shows them, `playhouse kill` ends one of them, and
 /// what clients lose is what was in flight there, at most.
 #[derive(Debug, Parser)]
-#[command(version, disable_help_subcommand = true, after_help = AFTER_HELP)]
+#[command(version = build::build(), disable_help_subcommand = true, after_help = AFTER_HELP)]
 struct Arguments {
     /// Write JSON, as is done without a terminal anyway.
     #[arg(long, global = true)]

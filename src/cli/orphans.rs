@@ -136,6 +136,12 @@ impl Orphans {
         Ok((endings, said))
     }
 
+    /// Removes what they have shared, once they have ended.
+    pub(super) fn clean_up(&self) {
+        // Another controller may have come meanwhile, and it is all that one's.
+        let _ = playhouse::controller::clean_up(&self.directory);
+    }
+
     /// The process of a record, if it still is the one that has written it.
     fn open(&self, record: &Record) -> Option<std::os::fd::OwnedFd> {
         let pid = Pid::from_raw(i32::try_from(record.pid).ok()?)?;

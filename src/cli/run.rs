@@ -2,7 +2,7 @@
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::ffi::OsString;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
 use std::sync::Arc;
@@ -19,11 +19,13 @@ use playhouse::{
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 use super::activation;
-use super::init::Init;
-use super::output::{Output, no_colour, safe};
+use super::build::build;
+use super::children;
+use super::init::{self, Init};
+use super::log;
+use super::output::{Output, safe};
 
 /// Run a site until it is stopped.
 ///
@@ -55,7 +57,7 @@ impl Run {
 
     /// As the parent of the process that runs the site.
     fn init(self, output: Output) -> anyhow::Result<ExitCode> {
-        log_to_standard_error();
+        log::to_standard_error(None);
         let mut arguments: Vec<OsString> = vec!["run".into(), self.site.clone().into()];
         if let Some(directory) = &self.state_dir {
             arguments.extend(["--state-dir".into(), directory.clone().into()]);
@@ -129,7 +131,7 @@ pub(super) fn start(site: Site, start: Start, output: Output) -> anyhow::Result<
         state_dir,
         site_file: start.site_file,
         handlers: start.handlers,
-        build: env!("CARGO_PKG_VERSION").to_owned(),
+        build: build().to_owned(),
         service_manager: ServiceManager::from_environment(),
         ..Options::default()
     };
@@ -162,7 +164,7 @@ fn control(site_file: &Path, state_dir: PathBuf, output: Output) -> anyhow::Resu
     let options = playhouse::controller::Options {
         state_dir,
         given,
-        build: env!("CARGO_PKG_VERSION").to_owned(),
+        build: build().to_owned(),
         handlers: super::echo::handlers(),
         service_manager: ServiceManager::from_environment(),
         program: std::env::current_exe().context("the path of this program")?,
@@ -171,10 +173,12 @@ fn control(site_file: &Path, state_dir: PathBuf, output: Output) -> anyhow::Resu
     let result = runtime.block_on(async {
         let signals = Signals::install().context("signal handlers")?;
         let controller = Controller::open(site_file, options).await?;
+        children::reap_strangers(&controller);
         let site = controller.fleet().in_force();
         warn_of_roots(&site.site);
         let state_dir = Some(controller.options().state_dir.clone());
         announce(&site.site, controller.addresses(), &controller.admin_addresses(), state_dir, output)?;
+        init::tell_parent();
         tokio::spawn(signals.follow(Running::Controller(controller.clone())));
         match controller.run().await? {
             Exit::Stopped => Ok(()),
@@ -196,7 +200,7 @@ fn state_dir_of(site: &Site, argument: Option<PathBuf>) -> io::Result<PathBuf> {
 
 /// What every process that runs a site, or a part of it, does first.
 pub(super) fn prepare_process() {
-    log_to_standard_error();
+    log::to_standard_error(None);
     log_panics();
     raise_descriptor_limit();
 }
@@ -383,17 +387,6 @@ fn url(address: &str, tls: bool) -> Option<String> {
         true => format!("{scheme}://localhost:{}", socket.port()),
         false => format!("{scheme}://{socket}"),
     })
-}
-
-pub(super) fn log_to_standard_error() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,ractor=warn"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    // Fails only where there is a subscriber already, and then it is that one's business.
-    let _ = if io::stderr().is_terminal() {
-        log.with_ansi(!no_colour()).with_target(false).try_init()
-    } else {
-        log.json().flatten_event(true).try_init()
-    };
 }
 
 /// The soft limit is what a shell or systemd gives to programs that use select(2), 1024 as a rule; a connection takes a

@@ -28,13 +28,17 @@ pub(super) struct Stop {
 
 impl Stop {
     pub(super) fn execute(self, output: Output) -> anyhow::Result<()> {
-        let (endings, said) = match self.target.find()? {
-            Found::Site(admin) => (stop(&admin)?, Vec::new()),
+        let found = self.target.find()?;
+        let (endings, said) = match &found {
+            Found::Site(admin) => (stop(admin)?, Vec::new()),
             Found::Orphans(orphans) => orphans.stop()?,
         };
         said.iter().for_each(|line| output.warn(line));
         if !self.no_wait {
             endings.into_iter().try_for_each(Ending::wait)?;
+            if let Found::Orphans(orphans) = &found {
+                orphans.clean_up();
+            }
         }
         let word = if self.no_wait { "stopping" } else { "stopped" };
         if output.is_json() {

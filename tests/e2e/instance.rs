@@ -12,6 +12,7 @@ use playhouse_actors::control::record::Record;
 use playhouse_actors::control::{admin_path, control_path, is_instance_of, number, pair};
 use playhouse_protocol::control::{Hello, Passed, SiteText, State, ToController, ToInstance, VERSION};
 use rustix::process::Signal;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -274,6 +275,81 @@ fn an_instance_lives_from_its_first_word_to_its_drain_through_two_controllers() 
     given.set_nonblocking(false).unwrap();
     let client = TcpStream::connect(controller.address).unwrap();
     assert_eq!(given.accept().unwrap().1, client.local_addr().unwrap());
+}
+
+/// A controller of a later build comes, and says this with these descriptors.
+type Later = (Sender<Value>, Receiver<Value>);
+
+impl Controller {
+    fn comes_later(&self) -> Later {
+        let path = control_path(self.directory.path(), 3);
+        self.runtime.block_on(async { Link::connect(&path).await.unwrap().split() })
+    }
+
+    fn says_later(&self, later: &Later, message: Value, descriptors: Vec<OwnedFd>) {
+        let _guard = self.runtime.enter();
+        later.0.send(&message, descriptors).unwrap();
+    }
+
+    /// The next message of this type; `None` where the link has ended before it came.
+    fn hears_later(&self, later: &Later, kind: &str) -> Option<Value> {
+        let heard = async {
+            while let Ok(Some((message, _))) = later.1.recv().await {
+                if message["type"] == kind {
+                    return Some(message);
+                }
+            }
+            None
+        };
+        self.runtime.block_on(async { tokio::time::timeout(PATIENCE, heard).await }).expect("in time")
+    }
+
+    fn later_hello(&self, major: u32) -> Value {
+        json!({"type": "hello", "version": {"major": major, "minor": 9, "patch": 4}, "build": "9.0.0",
+            "pid": std::process::id(), "started": 1, "site": "shop", "generation": 7, "moon": "full"})
+    }
+}
+
+#[test]
+fn a_controller_of_a_later_build_is_understood_where_it_only_says_more() {
+    let mut controller = Controller::serving();
+    controller.vanish();
+    let later = controller.comes_later();
+    assert_eq!(controller.hears_later(&later, "hello").unwrap()["version"]["major"], VERSION.major);
+    controller.says_later(&later, controller.later_hello(VERSION.major), Vec::new());
+    controller.says_later(&later, json!({"type": "juggle", "balls": 3}), Vec::new());
+    let site = controller.site(2, "two");
+    let configure = json!({"type": "configure", "how": "gently",
+        "site": {"path": site.path, "text": site.text, "revision": 2, "signed": [1]},
+        "sockets": [{"listener": "http", "slot": 0, "descriptor": 0, "colour": "red"}]});
+    controller.says_later(&later, configure, vec![controller.listener.try_clone().unwrap().into()]);
+    assert_eq!(controller.hears_later(&later, "configured").unwrap()["revision"], 2);
+    assert_eq!(controller.answer(), "two");
+}
+
+#[test]
+fn a_controller_of_another_major_version_is_refused_and_the_instance_serves_on() {
+    let mut controller = Controller::serving();
+    controller.vanish();
+    let later = controller.comes_later();
+    controller.says_later(&later, controller.later_hello(VERSION.major + 1), Vec::new());
+    assert_eq!(controller.hears_later(&later, "never"), None, "the link goes on");
+    assert_eq!(controller.answer(), "one");
+    // One that it understands is spoken to as if nothing had been.
+    controller.connect();
+    assert_eq!(controller.hello().state, Some(State::Active));
+    controller.configure(3, "three");
+    controller.expect("configured", |message| {
+        matches!(message, ToController::Configured { revision: 3, .. }).then_some(())
+    });
+    // Before it serves, there is nothing to go on with.
+    let controller = Controller::start();
+    let mut hello = controller.later_hello(VERSION.major + 1);
+    hello["version"] = json!({"major": VERSION.major + 1});
+    let hello = serde_json::from_value(hello).unwrap();
+    controller.send(&hello);
+    assert_eq!(controller.exit(), ExitStatus::Exited(1));
+    assert_eq!(controller.files(), Vec::<PathBuf>::new());
 }
 
 #[test]

@@ -34,5 +34,6 @@ mod pressure;
 mod reload;
 mod routing;
 mod service;
+mod systemd;
 mod tls;
 mod upstreams;

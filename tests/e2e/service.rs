@@ -8,6 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
+use rustix::process::Pid;
 
 use crate::harness::{PATIENCE, Running, Site, eventually};
 
@@ -52,6 +53,38 @@ fn the_watchdog_is_fed_only_while_the_root_gets_on() {
     assert!(site.playhouse(&["kill", "instance-1/notify"]).status.success());
     other.expect("WATCHDOG=1");
     other.expect("WATCHDOG=1");
+}
+
+#[test]
+fn what_is_said_to_the_main_process_is_not_passed_on_to_instances() {
+    let manager = Manager::new();
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a socket");
+    let address = socket.local_addr().expect("its address");
+    let site =
+        self::site().field("instances: (min: 2, max: 2)").listener("http", format!("(bind: \"{address}\")"));
+    let mut command = activated(manager.command(&site), "http");
+    command.env("NOTIFY_SOCKET", manager.path()).env("WATCHDOG_USEC", "60000000");
+    let site = site.start_by(&mut command, Stdio::from(OwnedFd::from(socket)));
+    manager.expect("READY=1");
+    let variables = ["LISTEN_", "WATCHDOG_", "NOTIFY_SOCKET", "PLAYHOUSE_INIT"];
+    let passed_on = |pid: Pid| {
+        let path = format!("/proc/{}/environ", pid.as_raw_nonzero());
+        let environment = std::fs::read(path).expect("our own processes");
+        let texts =
+            environment.split(|byte| *byte == 0).map(|text| String::from_utf8_lossy(text).into_owned());
+        texts.filter(|text| variables.iter().any(|name| text.starts_with(name))).collect::<Vec<_>>()
+    };
+    for _ in 0..2 {
+        let pids = site.active(2);
+        for pid in &pids {
+            assert_eq!(passed_on(*pid), Vec::<String>::new());
+        }
+        // What has become of it is the service manager's main process still, and feeds its watchdog.
+        assert!(site.playhouse(&["upgrade"]).status.success());
+        manager.expect("READY=1");
+        eventually("both are others", || site.active(2).iter().all(|pid| !pids.contains(pid)));
+    }
+    assert_eq!(site.address("http"), address);
 }
 
 #[test]
@@ -116,9 +149,13 @@ impl Manager {
         Manager { folder, socket }
     }
 
+    fn path(&self) -> std::path::PathBuf {
+        self.folder.path().join("notify")
+    }
+
     fn command(&self, site: &Site) -> Command {
         let mut command = site.command();
-        command.env("NOTIFY_SOCKET", self.folder.path().join("notify"));
+        command.env("NOTIFY_SOCKET", self.path());
         command
     }
 

@@ -9,6 +9,7 @@ use crate::supervision::{Node, SeatState};
 pub(super) fn scrape(instance: &Instance) -> String {
     let site = instance.site();
     let mut scrape = site.metrics.scrape();
+    scrape.set("playhouse_build_info", &[("version", instance.build())], 1.0);
     scrape.ledger(&instance.ledger());
     for socket in site.sockets.all() {
         let (labels, counts) = ([("listener", &**socket.name())], socket.counts());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use playhouse_protocol::control::{
-    Hello, Passed, SiteText, State, TicketKey, ToController, ToInstance, VERSION,
+    Hello, Passed, SiteText, State, TicketKey, ToController, ToInstance, VERSION, Version,
 };
 use playhouse_serve::sockets::Given;
 use tokio::time::Instant;
@@ -75,8 +75,8 @@ pub(super) struct Order {
 /// What went wrong in a conversation; its link is ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Misunderstood {
-    #[error("version {0} of the protocol is not understood")]
-    Version(u32),
+    #[error("version {0} of the control protocol is not understood")]
+    Version(Version),
     #[error("it is the controller of {0:?}")]
     Site(String),
     #[error("{0}")]
@@ -217,7 +217,7 @@ impl Conversation {
 
     pub(super) fn check(&self, hello: &Hello) -> Result<(), Misunderstood> {
         if !hello.version.is_understood() {
-            return Err(Misunderstood::Version(hello.version.major));
+            return Err(Misunderstood::Version(hello.version));
         }
         if hello.site != self.identity.site {
             return Err(Misunderstood::Site(hello.site.clone()));

@@ -13,6 +13,7 @@ mod payload;
 pub mod process;
 pub mod record;
 mod sample;
+mod strays;
 
 pub use conversation::{BeginError, Conversation, Identity};
 pub use files::{
@@ -23,3 +24,4 @@ pub use host::{HostError, run};
 pub(crate) use instance_link::InstanceLink;
 pub use passed::{number, pair};
 pub(crate) use sample::resident_bytes;
+pub(crate) use strays::instances_of;

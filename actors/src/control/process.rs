@@ -128,6 +128,12 @@ pub fn start_time(pid: u32) -> Option<u64> {
     started(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
+/// Names this run of the kernel: numbers and start times of processes mean nothing beyond it. Empty where it cannot be read.
+pub fn boot_id() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}
+
 fn started(stat: &[u8]) -> Option<u64> {
     // The second field is the program's name in parentheses, which may hold anything, these too.
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;

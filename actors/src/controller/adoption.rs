@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use playhouse_protocol::control::{Hello, Passed, ServerHealth, State, ToController, ToInstance};
 
+use rustix::process::Signal;
+
 use super::member::{self, Ends, Member};
 use crate::control;
 use crate::control::link::{Link, LinkError};
@@ -52,16 +54,45 @@ pub async fn find(directory: &Path, hello: &Hello) -> Found {
     }
     let results =
         futures_util::future::join_all(living.iter().map(|record| adopt(directory, record, hello))).await;
+    let mut known = Vec::new();
     for (record, result) in living.iter().zip(results) {
         match result {
-            Ok(adopted) => found.adopted.push(adopted),
+            Ok(adopted) => {
+                known.push(record.pid);
+                found.adopted.push(adopted);
+            }
             Err(why) => {
                 control::remove_files_of(directory, record.slot);
                 found.removed.push(format!("{}: process {}: {why}", member::name(record.slot), record.pid));
             }
         }
     }
+    let strays = control::instances_of(directory).into_iter().filter(|stray| !known.contains(&stray.pid()));
+    found.removed.extend(futures_util::future::join_all(strays.map(end_stray)).await);
     found
+}
+
+/// An instance of this site without a record has not got that far, or has lost it. Either way no controller would ever
+/// speak to it, and what it does in its place would be another's.
+async fn end_stray(stray: Process) -> String {
+    end_gently(&stray).await;
+    format!("process {}: an instance without a record; ended", stray.pid())
+}
+
+/// Lets a process drain, for as long as a controller that starts can wait, and ends it.
+async fn end_gently(process: &Process) {
+    // It may be gone.
+    let _ = process.kill(Signal::TERM);
+    if tokio::time::timeout(PATIENCE, process.wait()).await.is_err() {
+        end(process).await;
+    }
+}
+
+/// Ends a process, and waits until it has: a while, for one that the kernel does not let go.
+pub(super) async fn end(process: &Process) {
+    // It may be gone.
+    let _ = process.kill(Signal::KILL);
+    let _ = tokio::time::timeout(PATIENCE, process.wait()).await;
 }
 
 async fn adopt(directory: &Path, record: &Record, ours: &Hello) -> Result<Adopted, String> {
@@ -69,6 +100,7 @@ async fn adopt(directory: &Path, record: &Record, ours: &Hello) -> Result<Adopte
         return Err("has ended, and another may have its number".into());
     };
     let spoken = tokio::time::timeout(PATIENCE, speak(directory, record, ours)).await;
+    let answers = spoken.is_ok();
     match spoken.unwrap_or_else(|_| Err(format!("has not answered within {PATIENCE:?}"))) {
         Ok(Spoken { ends, hello, sockets, ejections }) => {
             let member = Member::new(record.slot, record.generation, process, ends, Some(&hello));
@@ -77,10 +109,15 @@ async fn adopt(directory: &Path, record: &Record, ours: &Hello) -> Result<Adopte
         Err(why) => {
             // What holds our sockets and speaks to nobody must not stay; what only bears its number must not be harmed.
             if control::is_instance_of(record.pid, directory, record.slot) {
-                let _ = process.kill(rustix::process::Signal::KILL);
-                let _ = tokio::time::timeout(PATIENCE, process.wait()).await;
-                return Err(format!("{why}; killed"));
+                // One that is only of another opinion (another version of what we speak) may finish what it has.
+                match answers {
+                    true => end_gently(&process).await,
+                    false => end(&process).await,
+                }
+                return Err(format!("{why}; ended"));
             }
+            // A child of this very process that has ended, before `exec`, is reaped so.
+            let _ = tokio::time::timeout(Duration::ZERO, process.wait()).await;
             Err(why)
         }
     }
@@ -134,7 +171,7 @@ async fn speak(directory: &Path, record: &Record, ours: &Hello) -> Result<Spoken
 
 fn check(hello: &Hello, record: &Record, ours: &Hello) -> Result<(), String> {
     if !hello.version.is_understood() {
-        return Err(format!("speaks version {} of the protocol", hello.version.major));
+        return Err(format!("speaks version {} of the control protocol", hello.version));
     }
     if hello.site != ours.site {
         return Err(format!("serves the site {:?}", hello.site));

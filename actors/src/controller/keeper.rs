@@ -114,10 +114,11 @@ impl Keeper {
 
     fn hello(&self, hello: &Hello) {
         let (fleet, member) = (&self.fleet, &self.member);
-        if !hello.version.is_understood()
-            || hello.slot != member.slot()
-            || hello.pid != member.process().pid()
-        {
+        if !hello.version.is_understood() {
+            member.kill(&format!("it speaks version {} of the control protocol", hello.version));
+            return;
+        }
+        if hello.slot != member.slot() || hello.pid != member.process().pid() {
             member.kill("it does not speak as the process that was started");
             return;
         }
@@ -242,7 +243,10 @@ impl Keeper {
                     fleet.note_failed_start(format!("{} {message}", member.name()));
                 }
             }
-            State::Draining => fleet.emit_of(member, EventKind::Lifecycle, format!("drained, {how}")),
+            State::Draining => {
+                crash_point("drained");
+                fleet.emit_of(member, EventKind::Lifecycle, format!("drained, {how}"));
+            }
             _ => {
                 let clean = status.is_some_and(|status| status.is_success());
                 fleet.note_death(match (cause.as_deref(), clean) {

@@ -9,6 +9,7 @@ use playhouse_protocol::control::SiteText;
 use serde::{Deserialize, Serialize};
 
 use crate::control::crash::crash_point;
+use crate::control::process::{self, Process};
 
 /// The file's content. Fields are added, never renamed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -25,6 +26,32 @@ pub struct Memo {
     /// Instances of an older generation than this are to be replaced.
     #[serde(default)]
     pub roll_before: u64,
+    /// The process of another build that is being tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial: Option<Trial>,
+}
+
+/// A process that must not outlive the controller that has started it, whatever it is and does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trial {
+    /// Its number.
+    pub pid: u32,
+    /// When it started, as [`process::start_time`].
+    pub started: u64,
+    /// Since when the kernel runs for which the other two mean something.
+    pub boot: String,
+}
+
+impl Trial {
+    /// Of a process of this controller's.
+    pub fn of(process: &Process) -> Trial {
+        Trial { pid: process.pid(), started: process.started(), boot: process::boot_id() }
+    }
+
+    /// The process, where it is still there. To be called within a runtime.
+    pub fn process(&self) -> Option<Process> {
+        (self.boot == process::boot_id()).then(|| Process::open(self.pid, self.started))?
+    }
 }
 
 impl Memo {
@@ -79,13 +106,24 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(Memo::read(directory.path()).unwrap(), None);
         let site = SiteText { path: "/etc/site.ron".into(), text: "()".into(), revision: 3 };
-        let memo = Memo { site: Some(site), generation: 7, scale: Some(2), roll_before: 5 };
+        let trial = Trial { pid: 7, started: 8, boot: process::boot_id() };
+        let memo =
+            Memo { site: Some(site), generation: 7, scale: Some(2), roll_before: 5, trial: Some(trial) };
         memo.write(directory.path()).unwrap();
         fs::write(directory.path().join("site.json.new"), "{").unwrap();
         assert_eq!(Memo::read(directory.path()).unwrap(), Some(memo.clone()));
         memo.write(directory.path()).unwrap();
         Memo::remove(directory.path());
         assert_eq!(Memo::read(directory.path()).unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_process_on_trial_is_found_again_and_no_other() {
+        let me = Process::open(std::process::id(), process::start_time(std::process::id()).unwrap()).unwrap();
+        let trial = Trial::of(&me);
+        assert!(trial.process().is_some());
+        assert!(Trial { started: trial.started + 1, ..trial.clone() }.process().is_none());
+        assert!(Trial { boot: "another".into(), ..trial }.process().is_none());
     }
 
     #[test]

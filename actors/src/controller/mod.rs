@@ -56,6 +56,7 @@ pub use small_pages::use_small_pages;
 pub use upgrade::{Successor, UpgradeError};
 
 use crate::admin;
+use crate::control::crash::crash_point;
 use crate::control::{board_path, limits_path, process, record};
 use crate::instance::{Exit, StartError};
 use crate::plan::Plan;
@@ -79,7 +80,7 @@ pub struct Controller {
     started: Instant,
     /// The site file, where it says something else than what the adopted instances serve.
     catch_up: Mutex<Option<PathBuf>>,
-    upgrading: tokio::sync::Mutex<()>,
+    upgrading: Arc<tokio::sync::Mutex<()>>,
     _watchdog: Option<Watchdog>,
 }
 
@@ -116,7 +117,9 @@ impl Controller {
     /// # Errors
     /// The state directory is taken, the file is not valid and there is nobody to adopt, a listener cannot be opened.
     pub async fn open(file: &Path, mut options: Options) -> Result<Arc<Self>, StartError> {
+        crash_point("open-start");
         let state_dir = StateDir::take(&options.state_dir)?;
+        crash_point("open-lock");
         let directory = options.state_dir.clone();
         let random = Random::from_os();
         let tree = Tree::new(ROOT, <Supervisor as supervision::Actor>::KIND, random.below(u64::MAX));
@@ -126,6 +129,9 @@ impl Controller {
                 None
             })
             .unwrap_or_default();
+        if let Some(process) = memo.trial.take().and_then(|trial| trial.process()) {
+            adoption::end(&process).await;
+        }
         let read = reload::read(file);
         let name = match (&read, &memo.site) {
             (Ok((site, _)), _) => site.name.clone(),
@@ -145,6 +151,7 @@ impl Controller {
             ticket_keys: Vec::new(),
         };
         let found = adoption::find(&directory, &hello).await;
+        crash_point("open-adopt");
         for why in &found.removed {
             tracing::warn!("a record of an instance was removed: {why}");
         }
@@ -233,11 +240,12 @@ impl Controller {
             admin_token: ArcSwap::default(),
             started: Instant::now(),
             catch_up: Mutex::new(catch_up),
-            upgrading: tokio::sync::Mutex::default(),
+            upgrading: Arc::default(),
             _watchdog: watchdog,
         };
         let prepared = controller.prepare_admin(&controller.fleet.in_force().site)?;
         controller.commit_admin(prepared);
+        crash_point("open-end");
         Ok(Arc::new(controller))
     }
 
@@ -433,6 +441,31 @@ struct PreparedAdmin {
 /// Whether a state directory has a record of an instance in it.
 pub fn has_instances(directory: &Path) -> bool {
     record::all(directory).iter().any(|(_, record)| record.is_ok())
+}
+
+/// Removes what only a running site needs from the state directory of one that has ended without a controller; of one
+/// that runs, or whose instances serve on, nothing.
+///
+/// # Errors
+/// Somebody has the directory, or it cannot be read.
+pub fn clean_up(directory: &Path) -> Result<(), StartError> {
+    let taken = StateDir::take(directory)?;
+    if record::all(directory).is_empty() {
+        let accounts = Accounts::open(directory).map_err(ReloadError::StateDir)?;
+        remove_shared(directory, &accounts);
+        let _ = std::fs::remove_file(taken.admin_socket());
+    }
+    Ok(())
+}
+
+fn remove_shared(directory: &Path, accounts: &Accounts) {
+    Memo::remove(directory);
+    if let Err(error) = accounts.forget() {
+        tracing::warn!(%error, "the ledger's files stay, and count on with the next start");
+    }
+    // They may be gone; the next start makes others.
+    let _ = std::fs::remove_file(board_path(directory));
+    let _ = Addresses::remove(&limits_path(directory));
 }
 
 /// The root's name.

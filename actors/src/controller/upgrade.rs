@@ -13,19 +13,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use playhouse_protocol::control::State;
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use super::member::Member;
 use super::{Controller, Fleet, small_pages};
+use crate::control::crash::crash_point;
 use crate::supervision::EventKind;
 
-/// How a controller becomes another build.
-#[derive(Clone, Debug)]
+/// How a controller becomes another build. No other upgrade begins while it lives.
+#[derive(Debug)]
 pub struct Successor {
     /// The new binary.
     pub program: PathBuf,
     /// How this process was started, without the program: the new one is started so too.
     pub arguments: Vec<OsString>,
+    _one_at_a_time: OwnedMutexGuard<()>,
 }
 
 /// Why nothing was upgraded. The site goes on as it is.
@@ -72,10 +75,27 @@ struct Trial<'a> {
     member: Arc<Member>,
 }
 
-impl Drop for Trial<'_> {
-    fn drop(&mut self) {
+impl Trial<'_> {
+    /// Ends it, and waits until nothing is left of it: a process that is another build's after `exec` reaps no child that
+    /// it does not know.
+    async fn end(self) {
+        let mut changed = self.fleet.changed();
+        let deadline = Instant::now() + END;
+        self.end_now();
+        while self.member.state() != State::Gone && Instant::now() < deadline {
+            let _ = tokio::time::timeout(LOOK, changed.changed()).await;
+        }
+    }
+
+    fn end_now(&self) {
         self.member.kill("the trial of its build is over");
         self.fleet.notify();
+    }
+}
+
+impl Drop for Trial<'_> {
+    fn drop(&mut self) {
+        self.end_now();
     }
 }
 
@@ -87,7 +107,9 @@ impl Controller {
     /// See [`UpgradeError`]; nothing has changed then.
     pub async fn prepare_upgrade(&self, binary: Option<PathBuf>) -> Result<Successor, UpgradeError> {
         let fleet = self.fleet();
-        let Ok(_one_at_a_time) = self.upgrading.try_lock() else { return Err(UpgradeError::Busy) };
+        let Ok(one_at_a_time) = self.upgrading.clone().try_lock_owned() else {
+            return Err(UpgradeError::Busy);
+        };
         if fleet.is_stopping() {
             return Err(UpgradeError::Stopping);
         }
@@ -99,18 +121,30 @@ impl Controller {
                 .emit(EventKind::Lifecycle, format!("the upgrade was refused, nothing has changed: {error}"));
         }
         tried?;
-        fleet.remember(|memo| memo.roll_before = memo.generation + 1).map_err(UpgradeError::StateDir)?;
-        Ok(Successor { program, arguments: std::env::args_os().skip(1).collect() })
+        crash_point("upgrade-over");
+        // Whoever has asked hears of a full disk; when it is time it is written again.
+        fleet.remember(|memo| memo.trial = None).map_err(UpgradeError::StateDir)?;
+        let arguments = std::env::args_os().skip(1).collect();
+        Ok(Successor { program, arguments, _one_at_a_time: one_at_a_time })
     }
 
     async fn try_build(&self, program: &Path) -> Result<(), UpgradeError> {
         let fleet = self.fleet();
-        let not_ready = |why: String| UpgradeError::NotReady { program: program.to_owned(), why };
         let member = fleet
             .start_on_trial(program)
             .map_err(|error| UpgradeError::Start { program: program.to_owned(), error })?;
         let trial = Trial { fleet, member };
-        let member = &trial.member;
+        let outcome = self.becomes_ready(program, &trial.member).await;
+        if outcome.is_ok() {
+            crash_point("upgrade-ready");
+        }
+        trial.end().await;
+        outcome
+    }
+
+    async fn becomes_ready(&self, program: &Path, member: &Member) -> Result<(), UpgradeError> {
+        let fleet = self.fleet();
+        let not_ready = |why: String| UpgradeError::NotReady { program: program.to_owned(), why };
         let mut changed = fleet.changed();
         let deadline = Instant::now() + fleet.settings().ready_timeout;
         loop {
@@ -147,22 +181,41 @@ impl Controller {
         use std::os::unix::process::CommandExt;
 
         let fleet = self.fleet();
+        let refused = |error: UpgradeError| {
+            fleet
+                .emit(EventKind::Lifecycle, format!("the upgrade was refused, nothing has changed: {error}"));
+            Err(error)
+        };
+        if fleet.is_stopping() {
+            return refused(UpgradeError::Stopping);
+        }
+        let mut before = 0;
+        // Only now: what has been started meanwhile is of this build too.
+        let noted = fleet.remember(|memo| {
+            before = std::mem::replace(&mut memo.roll_before, memo.generation + 1);
+        });
+        if let Err(error) = noted {
+            return refused(UpgradeError::StateDir(error));
+        }
+        crash_point("upgrade-memo");
         fleet.emit(
             EventKind::Lifecycle,
             format!("upgrade: the controller becomes {}", successor.program.display()),
         );
+        crash_point("upgrade-exec");
         // Nothing of what is open here is inherited; the instances hold the sockets.
         let mut command = std::process::Command::new(&successor.program);
         command.args(&successor.arguments);
         let error = small_pages::as_found(|| command.exec());
-        if let Err(error) = fleet.remember(|memo| memo.roll_before = 0) {
+        if let Err(error) = fleet.remember(|memo| memo.roll_before = before) {
             tracing::warn!(%error, "the next controller will replace all instances");
         }
-        let error = UpgradeError::Exec { program: successor.program.clone(), error };
-        fleet.emit(EventKind::Lifecycle, error.to_string());
-        Err(error)
+        refused(UpgradeError::Exec { program: successor.program.clone(), error })
     }
 }
+
+/// For a process that is killed to be gone, and for what it leaves.
+const END: Duration = Duration::from_secs(10);
 
 /// A look without a cause, should a cause have been missed.
 const LOOK: Duration = Duration::from_millis(100);

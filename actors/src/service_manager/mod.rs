@@ -188,6 +188,11 @@ pub fn own_variables() -> impl Iterator<Item = OsString> {
     ["WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"].into_iter().map(OsString::from)
 }
 
+/// What of the environment is for whoever speaks with the service manager, which instances do not.
+pub fn variables() -> impl Iterator<Item = OsString> {
+    own_variables().chain(["NOTIFY_SOCKET", "WATCHDOG_USEC"].into_iter().map(OsString::from))
+}
+
 /// A line end would begin another assignment.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()

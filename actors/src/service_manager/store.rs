@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use playhouse_serve::sockets::Passable;
+use playhouse_serve::sockets::{KEPT, Passable};
 
 use super::ServiceManager;
 
@@ -31,7 +31,7 @@ struct Kept {
 impl Store {
     /// With what it has kept from a process before this one, by the names of descriptors.
     pub(super) fn of(names: &str) -> Self {
-        let listeners = names.split(':').filter_map(|name| name.strip_prefix(PREFIX));
+        let listeners = names.split(':').filter_map(|name| name.strip_prefix(KEPT));
         // Of none it is known whether it is still the socket of its listener.
         let sockets = listeners.map(|name| (name.into(), String::new())).collect();
         Store { kept: Mutex::new(Kept { sockets, complete_for: None }) }
@@ -62,13 +62,13 @@ impl ServiceManager {
         let gone: Vec<_> =
             kept.sockets.iter().filter(|kept| !goes_on(kept)).map(|(name, _)| name.clone()).collect();
         for name in gone {
-            self.send(&format!("FDSTOREREMOVE=1\nFDNAME={PREFIX}{name}"), &[])?;
+            self.send(&format!("FDSTOREREMOVE=1\nFDNAME={KEPT}{name}"), &[])?;
             kept.sockets.remove(&name);
         }
         for Passable { listener, slot, descriptor } in descriptors()? {
             let Some(address) = address_of(&listener).filter(|_| slot == 0) else { continue };
             if let Entry::Vacant(place) = kept.sockets.entry(listener) {
-                self.send(&format!("FDSTORE=1\nFDNAME={PREFIX}{}", place.key()), &[descriptor.as_fd()])?;
+                self.send(&format!("FDSTORE=1\nFDNAME={KEPT}{}", place.key()), &[descriptor.as_fd()])?;
                 place.insert(address.clone());
             }
         }
@@ -76,9 +76,6 @@ impl ServiceManager {
         Ok(())
     }
 }
-
-/// Before a listener's name in the name of its descriptor: what a socket unit passes on has other names, and another owner.
-const PREFIX: &str = "listener-";
 
 #[cfg(test)]
 mod tests {

@@ -18,6 +18,7 @@ pub use codec::{DecodeError, EncodeError, MAX_DESCRIPTORS, MAX_MESSAGE, MAX_PAYL
 pub use envelope::{envelope, enveloped};
 pub use instance::{Sample, ServerHealth, ToController, ToInstance};
 
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,12 @@ pub struct Version {
     /// Of information only.
     #[serde(default)]
     pub minor: u32,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
 }
 
 impl Version {

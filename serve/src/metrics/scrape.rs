@@ -19,7 +19,6 @@ pub struct Scrape<'a> {
 impl<'a> Scrape<'a> {
     pub(super) fn begin(metrics: &'a Metrics) -> Self {
         let mut scrape = Scrape { metrics, page: Page::default() };
-        scrape.set("playhouse_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
         process::collect(&mut scrape);
         scrape
     }

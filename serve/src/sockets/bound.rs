@@ -360,6 +360,25 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_that_was_kept_is_its_listeners_whatever_the_port_unless_that_has_another_address() {
+        let kept = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = kept.local_addr().unwrap().to_string();
+        let elsewhere = Bind::Tcp { address: "127.0.0.2:0".parse().unwrap(), only_v6: false };
+        let other = listener("other", elsewhere);
+        let mut given = Given::default();
+        given.add_activated("listener-http", kept.try_clone().unwrap().into());
+        given.add_activated("listener-other", kept.try_clone().unwrap().into());
+        let bound = Bound::default();
+        bound.commit(bound.prepare(&[tcp("http"), other], &mut given).unwrap());
+        let addresses = bound.addresses();
+        assert_eq!(addresses.iter().find(|(name, _)| &**name == "http").unwrap().1, address);
+        assert!(
+            addresses.iter().all(|(name, address)| &**name == "http" || address.starts_with("127.0.0.2:"))
+        );
+        assert_eq!(given.unused(), ["listener-other"]);
+    }
+
+    #[test]
     fn where_nothing_may_be_bound_a_listener_without_a_socket_is_an_error() {
         let errors = Bound::default().prepare(&[tcp("http")], &mut Given::only()).unwrap_err();
         assert!(errors[0].to_string().ends_with("no socket was handed to this process for it"));

@@ -6,6 +6,10 @@ use playhouse_config::model;
 
 use crate::net::BoundSocket;
 
+/// Before a listener's name, in the name of a socket that a service manager keeps for us: where it does not fit the listener
+/// any more, another is bound.
+pub const KEPT: &str = "listener-";
+
 /// Descriptors that are used instead of binding: from a controller, from the instances that a controller adopts, or from
 /// systemd. [`Given::default`] is none, and everything is bound.
 #[derive(Debug, Default)]
@@ -80,8 +84,12 @@ impl Given {
     pub(super) fn match_addresses(&mut self, listeners: &[model::Listener]) {
         for socket in self.sockets.iter_mut().filter(|socket| socket.borrowed) {
             let fits = |listener: &&model::Listener| BoundSocket::fits(&socket.descriptor, &listener.bind);
-            let named = listeners.iter().find(|listener| *listener.name == *socket.listener);
-            if named.as_ref().is_some_and(fits) {
+            let kept = socket.listener.strip_prefix(KEPT);
+            let is_named = |listener: &&model::Listener| {
+                *listener.name == *socket.listener || kept == Some(&*listener.name)
+            };
+            if let Some(named) = listeners.iter().filter(is_named).find(fits) {
+                socket.listener = named.name.to_string();
                 continue;
             }
             let has_port = |listener: &&model::Listener| match &listener.bind {

@@ -15,7 +15,7 @@ mod socket;
 pub use bound::{Bound, BoundChanges, Passable, PreparedBound};
 pub use connections::{Connections, Lease};
 pub use fairness::{Peers, Share};
-pub use given::Given;
+pub use given::{Given, KEPT};
 pub use handoff::{Accepted, TicketId};
 pub use plan::{Place, Source, sources};
 pub use prepare::{BindError, BindErrorKind, Changes, Prepared};

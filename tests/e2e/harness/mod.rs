@@ -4,6 +4,7 @@
 //! ended and reaped when its value is dropped. All ports are chosen by the kernel.
 
 mod admin;
+mod builds;
 mod certificates;
 mod clock;
 mod curl;
@@ -18,6 +19,7 @@ mod wait;
 mod wire;
 
 pub use admin::Admin;
+pub use builds::{build_of, called, program_of, relabelled, script, with_crash_at};
 pub use certificates::{Algorithm, Authority};
 pub use clock::Ahead;
 pub use curl::{Answer, curl};
@@ -26,7 +28,7 @@ pub use openssl::resumes;
 pub use process::{Process, tool};
 pub use real::Real;
 pub use scripted::{Connection, Scripted, ok};
-pub use site::{Running, Site, exists, playhouse, through};
+pub use site::{BINARY, InstanceView, Running, Site, exists, playhouse, through};
 pub use wait::{PATIENCE, eventually, eventually_some};
 pub use wire::Wire;
 

@@ -231,7 +231,13 @@ impl Running {
     /// Starts `playhouse run` as it was started first, after its end.
     #[track_caller]
     pub fn start_again(&mut self) {
-        let mut command = Command::new(BINARY);
+        self.start_again_by(Path::new(BINARY));
+    }
+
+    /// The same by another build.
+    #[track_caller]
+    pub fn start_again_by(&mut self, program: &Path) {
+        let mut command = Command::new(program);
         command.arg("run").arg(self.path("site.ron")).current_dir(self.path("."));
         self.process = Process::start("playhouse", &mut command);
         let (process, admin) = (&mut self.process, &self.admin);
@@ -252,6 +258,7 @@ impl Running {
             name: instance["id"].as_str().expect("an id").to_owned(),
             pid: instance["pid"].as_i64().and_then(|pid| Pid::from_raw(pid as i32)).expect("a pid"),
             state: instance["state"].as_str().expect("a state").to_owned(),
+            build: instance["build"].as_str().expect("a build").to_owned(),
         };
         instances.iter().map(view).collect()
     }
@@ -310,6 +317,7 @@ pub struct InstanceView {
     pub name: String,
     pub pid: Pid,
     pub state: String,
+    pub build: String,
 }
 
 /// The built binary, for a command that runs to its end.
@@ -329,5 +337,6 @@ pub fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-const BINARY: &str = env!("CARGO_BIN_EXE_playhouse");
+/// The built binary.
+pub const BINARY: &str = env!("CARGO_BIN_EXE_playhouse");
 const DRAIN: &str = "drain_timeout: \"5s\"";

@@ -10,7 +10,7 @@ use crate::harness::{Process, curl, eventually, playhouse};
 
 /// Starts the next controller so that it ends at `place`, lets `cause` bring it there, and starts one that does not.
 #[track_caller]
-fn crashes(stage: &mut Stage, place: &str, cause: impl FnOnce(&Stage)) {
+pub(super) fn crashes(stage: &mut Stage, place: &str, cause: impl FnOnce(&Stage)) {
     stage.site.process.kill();
     let mut command = playhouse();
     command.arg("run").arg(stage.site.path("site.ron")).env("PLAYHOUSE_CRASH_AT", place);
@@ -25,7 +25,7 @@ fn crashes(stage: &mut Stage, place: &str, cause: impl FnOnce(&Stage)) {
     stage.site.start_again();
 }
 
-fn ready(stage: &Stage) {
+pub(super) fn ready(stage: &Stage) {
     eventually("the controller is ready", || stage.site.admin.ready());
 }
 

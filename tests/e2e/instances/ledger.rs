@@ -1,11 +1,12 @@
 //! Nothing is left over, however often processes come and go, and the sums are right to the request.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 
-use super::{gone, signal, stage};
-use crate::harness::{curl, eventually, full};
+use super::{gone, nothing_is_left, signal, stage};
+use crate::harness::stage::stop;
+use crate::harness::{Running, curl, eventually, full};
 
 #[test]
 fn the_sums_have_every_request_of_every_process_that_was() {
@@ -43,12 +44,11 @@ fn the_sums_have_every_request_of_every_process_that_was() {
 }
 
 #[test]
-fn descriptors_processes_and_files_do_not_grow() {
+fn controllers_that_follow_each_other_leave_nothing_behind() {
     let mut stage = stage(2, 3);
     stage.site.active(2);
-    let cycles = if full() { 200 } else { 8 };
     let mut flat = None;
-    for cycle in 0..cycles {
+    for cycle in 0..cycles() {
         let victim = stage.site.active(2)[cycle % 2];
         match cycle % 4 {
             0 => signal(victim, Signal::KILL),
@@ -62,39 +62,107 @@ fn descriptors_processes_and_files_do_not_grow() {
         stage.site.active(2);
         // The first rounds fill what is kept.
         if cycle == 3 {
-            flat = Some(measured(&stage.site));
+            flat = Some(Measured::of(&stage.site));
         }
     }
-    let (descriptors, files) = flat.expect("more than three cycles");
-    eventually("as many descriptors and files as before", || {
-        let (now, files_now) = measured(&stage.site);
-        now <= descriptors + 4 && files_now == files
-    });
-    let controller = stage.site.process.pid();
-    assert_eq!(zombies_of(controller), Vec::<i32>::new());
+    flat.expect("more than three cycles").is_all_there_is_after(&stage.site, 1);
 }
 
-/// Open descriptors of the controller, and the kinds of files in the state directory.
-fn measured(site: &crate::harness::Running) -> (usize, BTreeSet<String>) {
-    let pid = site.process.pid().as_raw_nonzero();
-    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("our own child").count();
-    let kind = |name: String| {
-        name.trim_matches(|c: char| c.is_ascii_digit()).replace(|c: char| c.is_ascii_digit(), "")
-    };
-    let files = std::fs::read_dir(site.state_dir()).expect("the state directory").flatten();
-    (descriptors, files.map(|entry| kind(entry.file_name().to_string_lossy().into_owned())).collect())
-}
-
-fn zombies_of(parent: Pid) -> Vec<i32> {
-    let mut zombies = Vec::new();
-    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
-        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
-        let Some((head, rest)) = stat.rsplit_once(')') else { continue };
-        let mut fields = rest.split_whitespace();
-        let (state, ppid) = (fields.next(), fields.next());
-        if state == Some("Z") && ppid == Some(&*parent.as_raw_nonzero().to_string()) {
-            zombies.extend(head.split(' ').next().and_then(|pid| pid.parse::<i32>().ok()));
+#[test]
+fn a_controller_that_lives_on_grows_by_nothing() {
+    let stage = stage(2, 3);
+    let mut victims = stage.site.active(2);
+    let load = stage.load();
+    let warm = 16.min(cycles() / 2);
+    let mut flat = None;
+    for cycle in 0..cycles() {
+        let victim = victims[cycle % 2];
+        match cycle % 5 {
+            0 => signal(victim, Signal::KILL),
+            1 => signal(victim, Signal::TERM),
+            2 => {
+                let instances = stage.site.instances();
+                let instance = instances.iter().find(|instance| instance.pid == victim).expect("it is there");
+                assert!(stage.site.playhouse(&["drain", &instance.name]).status.success());
+            }
+            3 => {
+                for count in ["3", "2"] {
+                    assert!(stage.site.playhouse(&["scale", count]).status.success());
+                    stage.site.active(count.parse().expect("a number"));
+                }
+            }
+            _ => stage.site.reload(),
+        }
+        if cycle % 5 < 3 {
+            gone(victim);
+        }
+        victims = stage.site.active(2);
+        if cycle == warm {
+            flat = Some(Measured::of(&stage.site));
         }
     }
-    zombies
+    drop(stop(load));
+    let flat = flat.expect("more cycles than it takes to be warm");
+    flat.is_all_there_is_after(&stage.site, 6);
+}
+
+#[test]
+fn a_process_that_is_another_build_again_and_again_grows_by_nothing() {
+    let stage = stage(2, 3);
+    stage.site.active(2);
+    let load = stage.load();
+    let mut flat = None;
+    for cycle in 0..cycles() / 4 {
+        let pids = stage.site.active(2);
+        assert!(stage.site.playhouse(&["upgrade"]).status.success());
+        eventually("both are others", || stage.site.active(2).iter().all(|pid| !pids.contains(pid)));
+        if cycle == 0 {
+            flat = Some(Measured::of(&stage.site));
+        }
+    }
+    drop(stop(load));
+    flat.expect("at least one").is_all_there_is_after(&stage.site, 6);
+}
+
+fn cycles() -> usize {
+    if full() { 200 } else { 10 }
+}
+
+/// What a controller and its site take.
+struct Measured {
+    descriptors: usize,
+    resident: u64,
+    /// The kinds of files in the state directory, and how many of each.
+    files: BTreeMap<String, usize>,
+}
+
+impl Measured {
+    fn of(site: &Running) -> Self {
+        let pid = site.process.pid().as_raw_nonzero();
+        let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("our own child").count();
+        let mut files = BTreeMap::new();
+        for entry in std::fs::read_dir(site.state_dir()).expect("the state directory").flatten() {
+            let name = entry.file_name().to_string_lossy().replace(|c: char| c.is_ascii_digit(), "");
+            *files.entry(name).or_default() += 1;
+        }
+        Measured { descriptors, resident: site.process.resident(), files }
+    }
+
+    /// Nothing more is there by now, but so many mebibytes, in which an allocator keeps what has been given back.
+    #[track_caller]
+    fn is_all_there_is_after(&self, site: &Running, mebibytes: u64) {
+        let mut last = String::new();
+        eventually("as many descriptors and files as before", || {
+            let now = Measured::of(site);
+            last = format!("{} descriptors, {} KiB, {:?}", now.descriptors, now.resident >> 10, now.files);
+            now.descriptors <= self.descriptors + 4 && now.files == self.files
+        });
+        let now = Measured::of(site);
+        let before = format!("{} descriptors, {} KiB", self.descriptors, self.resident >> 10);
+        assert!(now.resident <= self.resident + (mebibytes << 20), "{last}, after {before}");
+        if full() {
+            eprintln!("{last}, after {before}");
+        }
+        nothing_is_left(site);
+    }
 }

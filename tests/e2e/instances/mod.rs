@@ -13,12 +13,13 @@ mod scaling;
 mod status;
 mod tickets;
 mod upgrade;
+mod upgrade_crash;
 
 use playhouse_chaos::{Class, Report};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::stage::{IN_FLIGHT, Stage};
-use crate::harness::{Site, eventually, full};
+use crate::harness::{Running, Site, eventually, full};
 
 /// A site with so many instances, at least and at most, and deadlines that are short enough for a test.
 fn stage(min: u32, max: u32) -> Stage {
@@ -56,6 +57,65 @@ fn drained_without_loss(report: &Report) {
     }
     let counts = report.counts;
     assert_eq!(counts.failed(), counts.unsent, "{report}");
+}
+
+/// Processes that were started as instances of this site, by their command lines.
+fn processes_of(site: &Running) -> Vec<i32> {
+    let state_dir = site.state_dir().display().to_string();
+    let mut pids = Vec::new();
+    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        if line.contains(&state_dir) && line.contains("--slot") {
+            pids.push(pid);
+        }
+    }
+    pids
+}
+
+/// Children of a process that have ended, and that it does not reap.
+fn zombies_of(parent: Pid) -> Vec<i32> {
+    let mut zombies = Vec::new();
+    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
+        let Some((head, rest)) = stat.rsplit_once(')') else { continue };
+        let mut fields = rest.split_whitespace();
+        let (state, ppid) = (fields.next(), fields.next());
+        if state == Some("Z") && ppid == Some(&*parent.as_raw_nonzero().to_string()) {
+            zombies.extend(head.split(' ').next().and_then(|pid| pid.parse::<i32>().ok()));
+        }
+    }
+    zombies
+}
+
+/// No process is there but those that the status knows, none of them waits to be reaped, and nothing in the state directory
+/// is anybody's who is gone.
+#[track_caller]
+fn nothing_is_left(site: &Running) {
+    eventually("as many processes as the controller knows of", || {
+        let known: Vec<_> =
+            site.instances().iter().map(|instance| instance.pid.as_raw_nonzero().get()).collect();
+        !known.is_empty() && processes_of(site).iter().all(|pid| known.contains(pid))
+    });
+    let controller = site.process.pid();
+    eventually("every child has been reaped", || zombies_of(controller).is_empty());
+    eventually("no file is left of those who are gone", || {
+        let known: Vec<_> = site.instances().into_iter().map(|instance| instance.name).collect();
+        files_of_instances(site).iter().all(|(instance, _)| known.contains(instance))
+    });
+}
+
+/// Files in the state directory that are about one instance, and whose.
+fn files_of_instances(site: &Running) -> Vec<(String, String)> {
+    let files = std::fs::read_dir(site.state_dir()).expect("the state directory").flatten();
+    let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+    let of = |name: String| {
+        let slot = name.strip_prefix("instance-").or_else(|| name.strip_prefix("ledger-"))?;
+        let slot: String = slot.chars().take_while(char::is_ascii_digit).collect();
+        Some((format!("instance-{slot}"), name))
+    };
+    names.filter_map(of).collect()
 }
 
 /// How often a fault is repeated; in CI the least that means something.

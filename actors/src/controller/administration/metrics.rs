@@ -38,6 +38,7 @@ fn own(controller: &Controller, up: &[(u32, bool)]) -> String {
     let fleet = controller.fleet();
     let metrics = Metrics::default();
     let mut scrape = metrics.scrape();
+    scrape.set("playhouse_build_info", &[("version", &*controller.options().build)], 1.0);
     scrape.ledger(&fleet.accounts().totals());
     let tree = controller.tree();
     scrape::actors(&mut scrape, &tree.view(false));

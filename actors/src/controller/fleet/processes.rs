@@ -7,14 +7,14 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use playhouse_protocol::control::{MAX_DESCRIPTORS, Passed, SiteText, State, ToInstance};
-use playhouse_serve::shared::Addresses;
 use playhouse_serve::sockets::Passable;
 
-use super::{Fleet, Member, Memo};
+use super::{Fleet, Member};
 use crate::control;
 use crate::control::crash::{self, crash_point};
 use crate::control::link::Link;
 use crate::control::process::Process;
+use crate::controller::memo::Trial;
 use crate::controller::small_pages;
 use crate::service_manager;
 
@@ -34,6 +34,15 @@ impl Fleet {
     /// As [`start`](Self::start).
     pub(in crate::controller) fn start_on_trial(&self, program: &Path) -> io::Result<Arc<Member>> {
         let member = self.start_process(program, true)?;
+        crash_point("upgrade-start");
+        // Where it does not end by itself with its link, the next controller is to end it.
+        let trial = Trial::of(member.process());
+        if let Err(error) = self.remember(|memo| memo.trial = Some(trial)) {
+            member.kill("it cannot be written down");
+            self.notify();
+            return Err(error);
+        }
+        crash_point("upgrade-noted");
         self.notify();
         Ok(member)
     }
@@ -79,7 +88,7 @@ impl Fleet {
             .env_remove(crash::VARIABLE)
             // What a terminal sends to its foreground group is for the controller alone.
             .process_group(0);
-        for variable in service_manager::own_variables() {
+        for variable in service_manager::variables() {
             command.env_remove(variable);
         }
         let child = small_pages::as_found(|| command.spawn())?;
@@ -154,13 +163,7 @@ impl Fleet {
 
     /// Removes what only a running site needs. All processes have ended.
     pub(in crate::controller) fn clean_up(&self) {
-        Memo::remove(&self.directory);
-        if let Err(error) = self.accounts.forget() {
-            tracing::warn!(%error, "the ledger's files stay, and count on with the next start");
-        }
-        // They may be gone; the next start makes others.
-        let _ = std::fs::remove_file(control::board_path(&self.directory));
-        let _ = Addresses::remove(&control::limits_path(&self.directory));
+        crate::controller::remove_shared(&self.directory, &self.accounts);
     }
 
     /// Gives the place of an instance that is buried to others.
@@ -187,6 +190,7 @@ impl Fleet {
             // TERM says the same to a process whose link is down.
             let _ = member.process().kill(rustix::process::Signal::TERM);
         }
+        crash_point("drain");
         self.notify();
     }
 }
