@@ -69,6 +69,14 @@ impl Keeper {
 
     fn heard(&self, message: ToController, descriptors: Vec<OwnedFd>) {
         let (fleet, member) = (&self.fleet, &self.member);
+        if member.killed_for().is_some() {
+            // What it has said before it is gone counts no more: it may have been killed for what it is.
+            return;
+        }
+        if !member.has_greeted() && !matches!(message, ToController::Hello(_)) {
+            member.kill("it does not say who it is");
+            return;
+        }
         if member.note_heard() {
             fleet.emit_of(member, EventKind::Lifecycle, "answers again");
             fleet.steer();

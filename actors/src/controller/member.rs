@@ -69,6 +69,8 @@ struct Seen {
     state: State,
     since: Instant,
     build: String,
+    /// It has said who it is.
+    greeted: bool,
     /// When its last message came.
     heard: Instant,
     stuck: bool,
@@ -100,6 +102,7 @@ impl Member {
             state: hello.and_then(|hello| hello.state).unwrap_or(State::Starting),
             since: now,
             build: hello.map(|hello| hello.build.clone()).unwrap_or_default(),
+            greeted: hello.is_some(),
             heard: now,
             stuck: false,
             outdated: false,
@@ -274,7 +277,14 @@ impl Member {
     }
 
     pub(super) fn note_hello(&self, hello: &Hello) {
-        self.seen.lock().build = hello.build.clone();
+        let mut seen = self.seen.lock();
+        seen.build = hello.build.clone();
+        seen.greeted = true;
+    }
+
+    /// Whether it has said who it is.
+    pub(super) fn has_greeted(&self) -> bool {
+        self.seen.lock().greeted
     }
 
     /// Notes that it lives; true where it was thought stuck.

@@ -144,18 +144,24 @@ fn what_a_later_build_adds_is_passed_over_and_what_it_has_changed_is_refused() {
     let stage = stage(2, 3);
     let pids = stage.site.active(2);
     let load = stage.load();
-    let later = |major: &str| {
-        let text = LATER.replace("BINARY", BINARY).replace("MAJOR", major);
-        script(&stage.site, &format!("later-{major}"), &text)
+    let later = |major: &str, first: &str| {
+        let text = LATER.replace("BINARY", BINARY).replace("MAJOR", major).replace("hello", first);
+        script(&stage.site, &format!("later-{major}-{first}"), &text)
     };
-    let other = later("2").display().to_string();
-    let output = stage.site.playhouse(&["upgrade", &other]);
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains(&other) && said.contains("version 2.9 of the control protocol"), "{said}");
+    // Said all at once, before it is killed for the first word.
+    for (other, why) in [
+        (later("2", "hello"), "version 2.9 of the control protocol"),
+        (later("1", "hallo"), "it does not say who it is"),
+    ] {
+        let other = other.display().to_string();
+        let output = stage.site.playhouse(&["upgrade", &other]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(&other) && said.contains(why), "{said}");
+    }
     assert_eq!(stage.site.active(2), pids);
     nothing_is_left(&stage.site);
-    upgrade(&stage, &later("1"));
+    upgrade(&stage, &later("1", "hello"));
     all_run(&stage, Path::new(BINARY), build_of(), &pids);
     nothing_is_left(&stage.site);
     let report = stop(load);
