@@ -128,11 +128,6 @@ impl ServiceManager {
         let _ = self.send("WATCHDOG=1", &[]);
     }
 
-    /// From now on the service is this process.
-    pub fn main_process(&self, pid: u32) {
-        self.say(&format!("MAINPID={pid}"));
-    }
-
     /// What concerns nobody but the service manager: a failure is worth a line of the log, no more.
     fn say(&self, message: &str) {
         if let Err(error) = self.send(message, &[]) {
@@ -281,8 +276,6 @@ pub(crate) mod tests {
         assert_eq!(heard.next(), "STATUS=2 of 2 MAINPID=1");
         manager.status("2 of 2\nMAINPID=1").unwrap();
         assert!(heard.nothing());
-        manager.main_process(7);
-        assert_eq!(heard.next(), "MAINPID=7");
         manager.stopping();
         assert_eq!(heard.next(), "STOPPING=1");
     }
