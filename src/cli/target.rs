@@ -1,6 +1,9 @@
 //! Which running site a command is about.
 
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use clap::Args;
 use playhouse::state_dir;
@@ -33,16 +36,36 @@ pub(super) enum Found {
     Orphans(Orphans),
 }
 
+/// Whether the process that has the site is there, though it does not answer: in an upgrade it is another program for a
+/// moment, until that has its sockets.
+fn is_becoming_another(directory: &Path) -> bool {
+    let lock = fs::read_to_string(directory.join("lock")).unwrap_or_default();
+    let Ok(pid) = lock.trim().parse::<u32>() else { return false };
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    // Of a script that is a program, the first two are the shell and the script.
+    line.split(|byte| *byte == 0).skip(1).take(2).any(|argument| argument == b"run")
+}
+
+/// Three seconds in all.
+const LOOKS: u32 = 150;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
 impl Target {
     /// What runs the site.
     pub(super) fn find(&self) -> anyhow::Result<Found> {
         let directory = self.directory()?;
         let admin = Admin::new(&directory);
-        // What is wrong with it, if nobody is there either, is said when it is asked.
-        match Some(&admin).filter(|admin| admin.is_absent()).and_then(|_| Orphans::of(&directory)) {
-            Some(orphans) => Ok(Found::Orphans(orphans)),
-            None => Ok(Found::Site(admin)),
+        for _ in 0..LOOKS {
+            // What is wrong with it, if nobody is there either, is said when it is asked.
+            if !admin.is_absent() || Orphans::of(&directory).is_none() {
+                return Ok(Found::Site(admin));
+            }
+            if !is_becoming_another(&directory) {
+                break;
+            }
+            thread::sleep(BETWEEN_LOOKS);
         }
+        Ok(Orphans::of(&directory).map_or(Found::Site(admin), Found::Orphans))
     }
 
     /// The admin interface of the site, for what instances cannot do without their controller.

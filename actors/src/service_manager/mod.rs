@@ -34,6 +34,7 @@ pub struct ServiceManager {
     address: SocketAddrUnix,
     watchdog: Option<Duration>,
     ready: AtomicBool,
+    stopping: AtomicBool,
     status: Mutex<String>,
     store: Store,
 }
@@ -69,8 +70,9 @@ impl ServiceManager {
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
-        let (ready, status, store) = (AtomicBool::new(false), Mutex::default(), Store::default());
-        Ok(ServiceManager { socket, address, watchdog, ready, status, store })
+        let (ready, stopping) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (status, store) = (Mutex::default(), Store::default());
+        Ok(ServiceManager { socket, address, watchdog, ready, stopping, status, store })
     }
 
     /// How often it wants to hear that the site lives.
@@ -81,6 +83,11 @@ impl ServiceManager {
     /// Whether it was told that the site is ready.
     pub fn is_told_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
+    }
+
+    /// Whether it was told that the site ends.
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
     }
 
     /// Start-up, or a reload, is over.
@@ -117,8 +124,9 @@ impl ServiceManager {
         Reloading { manager }
     }
 
-    /// The site drains and ends.
+    /// The site drains and ends. What is kept stays so: it is for whoever comes next.
     pub fn stopping(&self) {
+        self.stopping.store(true, Ordering::Release);
         self.say("STOPPING=1");
     }
 

@@ -50,7 +50,7 @@ impl ServiceManager {
         descriptors: impl FnOnce() -> io::Result<Vec<Passable>>,
     ) -> io::Result<()> {
         let mut kept = self.store.kept.lock();
-        if kept.complete_for.as_deref() == Some(listening) {
+        if self.is_stopping() || kept.complete_for.as_deref() == Some(listening) {
             return Ok(());
         }
         kept.complete_for = None;
@@ -119,6 +119,19 @@ mod tests {
         assert_eq!(message, "FDSTORE=1\nFDNAME=listener-http");
         let received = TcpListener::from(descriptor.unwrap());
         assert_eq!(received.local_addr().unwrap(), again.local_addr().unwrap());
+        assert!(heard.nothing());
+    }
+
+    #[test]
+    fn a_site_that_stops_leaves_its_sockets_to_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let (manager, heard) = pair(dir.path(), None);
+        let http = TcpListener::bind("127.0.0.1:0").unwrap();
+        manager.keep(&[listening("http", &http)], || Ok(vec![passable("http", &http)])).unwrap();
+        assert_eq!(heard.next(), "FDSTORE=1\nFDNAME=listener-http");
+        manager.stopping();
+        assert_eq!(heard.next(), "STOPPING=1");
+        manager.keep(&[], || Ok(Vec::new())).unwrap();
         assert!(heard.nothing());
     }
 

@@ -65,7 +65,7 @@ fn controllers_that_follow_each_other_leave_nothing_behind() {
             flat = Some(Measured::of(&stage.site));
         }
     }
-    flat.expect("more than three cycles").is_all_there_is_after(&stage.site, 1);
+    flat.expect("more than three cycles").is_all_there_is_after(&stage.site, 8);
 }
 
 #[test]

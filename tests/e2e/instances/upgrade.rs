@@ -218,6 +218,23 @@ fn a_build_whose_instances_are_well_and_whose_controller_is_not_leaves_those_tha
 }
 
 #[test]
+fn a_stop_while_the_controller_becomes_the_new_build_stops_all() {
+    let mut stage = stage(2, 3);
+    let pids = stage.site.active(2);
+    let text = format!("#!/bin/sh\n[ \"$1\" = run ] && sleep 1\nexec {BINARY} \"$@\"\n");
+    let slow = script(&stage.site, "slow", &text);
+    upgrade(&stage, &slow);
+    eventually("nobody answers", || {
+        std::os::unix::net::UnixStream::connect(stage.site.state_dir().join("admin.sock")).is_err()
+    });
+    let output = stage.site.playhouse(&["stop"]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(stage.site.process.wait().code(), Some(0));
+    pids.into_iter().for_each(super::gone);
+    assert_eq!(super::processes_of(&stage.site), Vec::<i32>::new());
+}
+
+#[test]
 fn a_candidate_that_hangs_does_not_outlive_the_controller_that_tries_it() {
     let mut stage = stage(1, 2);
     let pids = stage.site.active(1);

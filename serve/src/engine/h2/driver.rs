@@ -94,6 +94,8 @@ const LOCAL_RESETS: usize = 512;
 /// What small DATA frames may cost, at 256 bytes each less their payload, before they are read. More than a turn of the
 /// [`Wire`] can bring, so that only streams that do not read their frames come near it.
 const SMALL_DATA: usize = 2 << 20;
+/// For streams that a client had queued behind the answer to our PING: they are sent with it, or at its next turn.
+const BEHIND: Duration = Duration::from_millis(20);
 /// How long the peer may take to close after we have.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -112,6 +114,8 @@ enum Wait {
     Idle,
     /// The client to answer the PING between the two GOAWAYs.
     Drain,
+    /// The client to send what it had queued when it answered the PING.
+    Behind,
     /// The client to see that we are closing.
     Close,
 }
@@ -169,6 +173,7 @@ where
                 // GOAWAY with the highest stream there can be, and a PING: when that is answered, everything that the
                 // client sent before it knew has arrived, and the GOAWAY with the last stream follows
                 // (RFC 9113 §6.8).
+                self.wire.hold_ack();
                 self.connection.graceful_shutdown();
             }
             self.poll(cx, &open)
@@ -244,6 +249,7 @@ where
             match self.deadline.poll(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Wait::Greeting | Wait::Head) => self.close(Reason::ENHANCE_YOUR_CALM),
+                Poll::Ready(Wait::Behind) => self.wire.release_ack(),
                 Poll::Ready(Wait::Leftover) => self.leftovers.clear(),
                 // Drained: the PING has not been answered, and there is nothing to be lost.
                 Poll::Ready(Wait::Idle | Wait::Drain) => self.close(Reason::NO_ERROR),
@@ -259,6 +265,8 @@ where
         let idle = self.streams.is_empty();
         if self.closing {
             Some((Wait::Close, LINGER))
+        } else if self.wire.holds_ack() {
+            Some((Wait::Behind, BEHIND))
         } else if self.draining && idle && flushed {
             Some((Wait::Drain, LINGER))
         } else if !flushed {

@@ -29,6 +29,8 @@ pub(super) struct FrameCounter {
     resets: Account,
     total_resets: u64,
     total_answered: u64,
+    /// Where in the bytes that were taken last a PING's acknowledgement begins.
+    ping_ack: Option<usize>,
 }
 
 /// Why a connection ends.
@@ -80,6 +82,7 @@ impl FrameCounter {
             resets: Account::new(RESETS_MAXIMUM, RESETS_PER_SECOND, now),
             total_resets: 0,
             total_answered: 0,
+            ping_ack: None,
         }
     }
 
@@ -87,6 +90,7 @@ impl FrameCounter {
     /// bytes came before the frame that is the breach, as far as they are here.
     pub(super) fn feed(&mut self, input: &[u8], clock: impl Fn() -> Instant) -> Result<(), (usize, Breach)> {
         let mut bytes = input;
+        self.ping_ack = None;
         while !bytes.is_empty() {
             if self.skip > 0 {
                 let skipped = bytes.len().min(self.skip as usize);
@@ -105,9 +109,23 @@ impl FrameCounter {
                     let frame = input.len() - bytes.len();
                     (frame.saturating_sub(HEADER), breach)
                 })?;
+                if self.kind == PING && self.header[4] & ACK != 0 {
+                    self.ping_ack = (input.len() - bytes.len()).checked_sub(HEADER);
+                }
             }
         }
         Ok(())
+    }
+
+    /// Where in the bytes that were taken last a PING's acknowledgement is, if it is there as a whole.
+    pub(super) fn ping_ack(&self, taken: usize) -> Option<std::ops::Range<usize>> {
+        let frame = self.ping_ack.map(|begin| begin..begin + PING_FRAME)?;
+        (frame.end <= taken).then_some(frame)
+    }
+
+    /// Whether the next byte begins a frame.
+    pub(super) fn between_frames(&self) -> bool {
+        self.skip == 0 && self.filled == 0
     }
 
     /// So many bytes were written to the peer: a client that receives answers has to update windows.
@@ -250,6 +268,8 @@ impl Account {
 const PREFACE: u32 = 24;
 const HEADER: usize = 9;
 /// Without the reserved bit.
+/// Bytes of a whole PING frame.
+pub(super) const PING_FRAME: usize = HEADER + 8;
 const STREAM: u32 = 0x7fff_ffff;
 
 const DATA: u8 = 0x0;

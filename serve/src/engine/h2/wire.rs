@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::flood::{Breach, FrameCounter};
+use super::flood::{Breach, FrameCounter, PING_FRAME};
 
 /// Shared by `h2`, as its transport, and the driver. Both are polled by one task, so that the lock is never waited for.
 #[derive(Debug)]
@@ -38,6 +38,20 @@ struct Inner<IO> {
     paused: bool,
     /// Bytes that were dropped while we waited for the peer to close.
     lingered: usize,
+    ack: Ack,
+}
+
+/// The acknowledgement of the PING between the two GOAWAYs of a drain. With it the client has seen the first, and what it has
+/// sent before has arrived; but what it had queued before may be queued behind the acknowledgement, which goes first. `h2`
+/// names the last stream at once when it sees it: so it sees it a little later, when those have come too.
+#[derive(Debug)]
+enum Ack {
+    /// There is no drain, or it has gone through.
+    Through,
+    Awaited,
+    Held([u8; PING_FRAME]),
+    /// It is to go through as soon as no other frame is in the middle.
+    Due([u8; PING_FRAME]),
 }
 
 impl<IO> Clone for Wire<IO> {
@@ -66,7 +80,26 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Wire<IO> {
             turn: READ_IN_A_TURN,
             paused: false,
             lingered: 0,
+            ack: Ack::Through,
         })))
+    }
+
+    /// A drain begins: the acknowledgement that is to come is held.
+    pub(super) fn hold_ack(&self) {
+        self.0.lock().ack = Ack::Awaited;
+    }
+
+    /// Whether the acknowledgement has come, and is held.
+    pub(super) fn holds_ack(&self) -> bool {
+        matches!(self.0.lock().ack, Ack::Held(_))
+    }
+
+    /// Lets it through.
+    pub(super) fn release_ack(&self) {
+        let inner = &mut *self.0.lock();
+        if let Ack::Held(frame) = inner.ack {
+            inner.ack = Ack::Due(frame);
+        }
     }
 
     /// Hands to the kernel what was written so far. `true` when `h2` may hold more and has to be polled again.
@@ -153,6 +186,21 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Inner<IO> {
         Pin::new(&mut self.io).poll_flush(cx)
     }
 
+    /// Takes the acknowledgement that is awaited out of what was read last.
+    fn take_ack(&mut self, buffer: &mut ReadBuf<'_>, before: usize) {
+        if !matches!(self.ack, Ack::Awaited) {
+            return;
+        }
+        let read = &mut buffer.filled_mut()[before..];
+        let length = read.len();
+        let Some(frame) = self.frames.ping_ack(length) else { return };
+        let mut held = [0; PING_FRAME];
+        held.copy_from_slice(&read[frame.clone()]);
+        read.copy_within(frame.end.., frame.start);
+        buffer.set_filled(before + length - PING_FRAME);
+        self.ack = Ack::Held(held);
+    }
+
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.out.len() >= GATHERED {
             let flushed = self.poll_flush_out(cx)?;
@@ -190,26 +238,39 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<IO> {
             inner.paused = true;
             return Poll::Pending;
         }
+        if let Ack::Due(frame) = inner.ack
+            && inner.frames.between_frames()
+            && buffer.remaining() >= PING_FRAME
+        {
+            inner.ack = Ack::Through;
+            buffer.put_slice(&frame);
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
-        if inner.prefix.is_empty() {
-            ready!(Pin::new(&mut inner.io).poll_read(cx, buffer))?;
-        } else {
-            let taken = inner.prefix.len().min(buffer.remaining());
-            buffer.put_slice(&inner.prefix.split_to(taken));
+        loop {
             if inner.prefix.is_empty() {
-                inner.prefix = Bytes::new();
+                ready!(Pin::new(&mut inner.io).poll_read(cx, buffer))?;
+            } else {
+                let taken = inner.prefix.len().min(buffer.remaining());
+                buffer.put_slice(&inner.prefix.split_to(taken));
+                if inner.prefix.is_empty() {
+                    inner.prefix = Bytes::new();
+                }
+            }
+            let read = buffer.filled().len() - before;
+            inner.turn = inner.turn.saturating_sub(read);
+            if let Err((good, breach)) = inner.frames.feed(&buffer.filled()[before..], Instant::now) {
+                // `h2` is not to see the frame.
+                inner.breach = Some(breach);
+                buffer.set_filled(before + good);
+                return if good == 0 { Poll::Pending } else { Poll::Ready(Ok(())) };
+            }
+            inner.take_ack(buffer, before);
+            // Nothing at all would be the end.
+            if read == 0 || buffer.filled().len() > before {
+                return Poll::Ready(Ok(()));
             }
         }
-        inner.turn = inner.turn.saturating_sub(buffer.filled().len() - before);
-        if let Err((good, breach)) = inner.frames.feed(&buffer.filled()[before..], Instant::now) {
-            // `h2` is not to see the frame.
-            inner.breach = Some(breach);
-            buffer.set_filled(before + good);
-            if good == 0 {
-                return Poll::Pending;
-            }
-        }
-        Poll::Ready(Ok(()))
     }
 }
 

@@ -74,6 +74,56 @@ async fn a_request_that_was_on_its_way_when_the_drain_began_is_answered() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_that_was_queued_behind_the_answer_to_the_ping_is_answered() {
+    // In one write, and in several with the frame in pieces.
+    for pieces in [vec![0], vec![17, 0], vec![17, 22, 0], vec![17, 30, 0], vec![20, 0]] {
+        let mut served = served(text("queued"), settings());
+        served.client.write_all(GREETING).await.unwrap();
+        let ping = drain(&mut served).await;
+        let mut sent = [b"\0\0\x08\x06\x01\0\0\0\0", &*ping].concat();
+        sent.extend(head(1, true, &[]));
+        let mut from = 0;
+        for to in pieces.iter().map(|to| if *to == 0 { sent.len() } else { *to }) {
+            served.client.write_all(&sent[from..to]).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            from = to;
+        }
+        let (mut answered, mut last_stream) = (Vec::new(), None);
+        while let Some(frame) = frame(&mut served).await {
+            match frame.kind {
+                0 => assert_eq!(frame.payload, b"queued"),
+                1 => answered.push(frame.stream),
+                _ => last_stream = Some(frame.last_stream()),
+            }
+        }
+        assert_eq!((&*answered, last_stream), (&[1][..], Some(1)), "{pieces:?}");
+        drop(served.client);
+        served.connection.await.unwrap();
+        assert_eq!(served.application.totals().answered, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_to_a_ping_that_nobody_sent_changes_nothing() {
+    let mut served = served(text("well"), settings());
+    served.client.write_all(GREETING).await.unwrap();
+    pong(&mut served, b"whatever").await;
+    let ping = drain(&mut served).await;
+    pong(&mut served, b"whatever").await;
+    pong(&mut served, &ping).await;
+    served.client.write_all(&head(1, true, &[])).await.unwrap();
+    let mut last_stream = None;
+    while let Some(frame) = frame(&mut served).await {
+        if frame.kind == 7 {
+            last_stream = Some(frame.last_stream());
+        }
+    }
+    assert!(last_stream.is_some());
+    drop(served.client);
+    served.connection.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_idle_connection_closes_with_the_round_trip_or_without_it_after_a_second() {
     for answers in [true, false] {
         let mut served = served(text("never"), settings());
