@@ -235,6 +235,32 @@ fn a_stop_while_the_controller_becomes_the_new_build_stops_all() {
 }
 
 #[test]
+fn upgrades_that_do_not_wait_for_each_other_lose_nothing_and_leave_nobody() {
+    let stage = stage(2, 3);
+    let pids = stage.site.active(2);
+    let before = stage.site.admin.settled_ledger();
+    let load = stage.load();
+    let mut done = 0;
+    for round in 0..8 {
+        // One may come while another goes on, or be cut off with the program that was answering it.
+        done += usize::from(stage.site.playhouse(&["upgrade"]).status.success());
+        let scale = if round % 2 == 0 { "3" } else { "2" };
+        let _ = stage.site.playhouse(&["scale", scale]);
+    }
+    assert!(done > 1, "{done}");
+    eventually("two others are active", || {
+        let _ = stage.site.playhouse(&["scale", "2"]);
+        let instances = stage.site.instances();
+        instances.len() == 2 && instances.iter().all(|instance| !pids.contains(&instance.pid))
+    });
+    stage.site.active(2);
+    nothing_is_left(&stage.site);
+    let report = stop(load);
+    drained_without_loss(&report);
+    balances(&stage.site, before, &report, "many upgrades");
+}
+
+#[test]
 fn a_candidate_that_hangs_does_not_outlive_the_controller_that_tries_it() {
     let mut stage = stage(1, 2);
     let pids = stage.site.active(1);
