@@ -265,7 +265,7 @@ where
         let idle = self.streams.is_empty();
         if self.closing {
             Some((Wait::Close, LINGER))
-        } else if self.wire.holds_ack() {
+        } else if self.draining && self.wire.holds_ack() {
             Some((Wait::Behind, BEHIND))
         } else if self.draining && idle && flushed {
             Some((Wait::Drain, LINGER))
