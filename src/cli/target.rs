@@ -41,7 +41,12 @@ pub(super) enum Found {
 fn is_becoming_another(directory: &Path) -> bool {
     let lock = fs::read_to_string(directory.join("lock")).unwrap_or_default();
     let Ok(pid) = lock.trim().parse::<u32>() else { return false };
-    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let Ok(line) = fs::read(format!("/proc/{pid}/cmdline")) else { return false };
+    if line.is_empty() {
+        // While it is executed it has no arguments; nor has a process that has ended and that nobody has reaped.
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        return stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'));
+    }
     // Of a script that is a program, the first two are the shell and the script.
     line.split(|byte| *byte == 0).skip(1).take(2).any(|argument| argument == b"run")
 }

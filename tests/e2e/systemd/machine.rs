@@ -64,7 +64,12 @@ impl Machine {
         let init = eventually_some("it has its process 1", || {
             assert!(process.ended().is_none(), "it does not boot\n{}", process.output());
             let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-            children.split_whitespace().next()?.parse().ok()
+            let mut children = children.split_whitespace();
+            // Before it there are those of the script.
+            let is_systemd = |child: &&str| {
+                std::fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|name| name == "systemd\n")
+            };
+            children.find(is_systemd)?.parse().ok()
         });
         let mut machine = Machine { folder, cgroup, init, process: Some(process) };
         eventually("systemd runs", || {
