@@ -15,7 +15,7 @@ mod tickets;
 mod upgrade;
 mod upgrade_crash;
 
-use playhouse_chaos::Report;
+use playhouse_chaos::{Class, Report};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::stage::{IN_FLIGHT, Stage};
@@ -47,10 +47,17 @@ fn gone(pid: Pid) {
     });
 }
 
-/// Nothing was lost while instances drained.
+/// Nothing was lost while instances drained. A stream that an HTTP/2 client sends at the very moment at which it is told that
+/// the connection ends may, on a machine that is far too busy, still be beyond the last one that GOAWAY names: the client
+/// knows that it was not processed, and sends it again (RFC 9113 §6.8).
 #[track_caller]
 fn drained_without_loss(report: &Report) {
-    assert!(report.is_clean(), "{report}");
+    for failure in &report.failures {
+        let told = failure.class == Class::Unsent && failure.stream.starts_with("h2");
+        assert!(told, "{failure}\n{report}");
+    }
+    let counts = report.counts;
+    assert_eq!(counts.failed(), counts.unsent, "{report}");
 }
 
 /// Processes that were started as instances of this site, by their command lines.
