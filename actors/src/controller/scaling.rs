@@ -183,8 +183,7 @@ impl Autoscaler {
         if refused.is_some() && kept < wanted {
             self.pressed = Some(now);
         }
-        let memory_pressure = self.is_low(now)
-            || self.pressed.is_some_and(|at| now.saturating_duration_since(at) < MEMORY_AFTER);
+        let memory_pressure = self.is_low(now) || self.is_pressed(now);
         Decision {
             wanted,
             asked: self.asked,
@@ -231,6 +230,7 @@ impl Autoscaler {
         let done = self.changed.is_none_or(|changed| changed.effective.is_some());
         let draining = view.facts.instances.iter().any(|one| one.state == State::Draining);
         if self.is_low(now) && done && !draining && wanted > limits.min.get() {
+            self.pressed = Some(now);
             return (wanted - 1, format!("{}; one fewer", view.shortage()));
         }
         if over.is_some_and(|over| over >= scaling.up_after) {
@@ -336,12 +336,20 @@ impl Autoscaler {
             return None;
         };
         self.low_since = (available < must_stay).then(|| self.low_since.unwrap_or(now));
+        if self.low_since.is_some() && self.is_pressed(now) {
+            // It goes on, whatever has changed meanwhile.
+            self.pressed = Some(now);
+        }
         let each = self.largest.unwrap_or(EXPECTED_SIZE).max(1);
         Some((available.saturating_sub(must_stay) / each).try_into().unwrap_or(u32::MAX))
     }
 
     fn is_low(&self, now: Instant) -> bool {
         self.low_since.is_some_and(|since| now.saturating_duration_since(since) >= MEMORY_AFTER)
+    }
+
+    fn is_pressed(&self, now: Instant) -> bool {
+        self.pressed.is_some_and(|at| now.saturating_duration_since(at) < MEMORY_AFTER)
     }
 
     fn note_change(&mut self, now: Instant, from: u32, to: u32, reason: &str, asked: bool) {

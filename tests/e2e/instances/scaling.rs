@@ -169,3 +169,24 @@ fn no_memory_for_another_is_said_and_those_that_are_there_serve() {
     assert!(report.is_clean(), "{report}");
     stage.site.active(1);
 }
+
+#[test]
+fn memory_that_stays_short_takes_one_away_and_loses_nothing() {
+    let instances =
+        |free| format!(r#"instances: (min: 1, max: 2, min_free_memory: "{free}", scaling: (down_at: 0))"#);
+    let mut stage = Stage::with(|site| site.field(instances("1MiB")));
+    assert!(stage.site.playhouse(&["scale", "2"]).status.success());
+    stage.site.active(2);
+    assert!(stage.site.playhouse(&["scale", "auto"]).status.success());
+    let before = stage.site.admin.settled_ledger();
+    let load = stage.load();
+    moves(&load, 200);
+    stage.site.edit(|site| site.field(instances("1000TiB"))).reload();
+    stage.site.active(1);
+    moves(&load, 200);
+    let report = stop(load);
+    drained_without_loss(&report);
+    balances(&stage.site, before, &report, "memory that stays short");
+    let status = stage.site.admin.status();
+    assert_eq!(status["memory"]["pressure"], true, "{status}");
+}

@@ -270,6 +270,22 @@ fn memory_that_stays_short_takes_one_away_but_never_below_min() {
 }
 
 #[test]
+fn memory_pressure_is_said_as_long_as_it_lasts() {
+    let mut run = Run::new(1, 2, 1.9);
+    run.pass(120);
+    assert_eq!(run.site.serving(), 2);
+    run.site.memory = Some(0);
+    run.pass(12);
+    assert_eq!(run.last.wanted, 1);
+    for second in 0..60 {
+        assert!(run.pass(1).memory_pressure, "{second} s after the last could be taken away");
+    }
+    run.site.memory = None;
+    run.pass(11);
+    assert!(!run.last.memory_pressure);
+}
+
+#[test]
 fn a_guard_that_is_off_does_not_look() {
     let mut run = Run::new(1, 4, 3.9);
     run.site.limits.min_free_memory = 0;
