@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use playhouse_serve::engine::{Drain, NoHeader};
 use playhouse_serve::net::Stream;
 use playhouse_serve::sockets::{Accepted, Socket, TicketId};
 use playhouse_serve::{Application, ConnectionInfo, engine};
@@ -62,22 +63,39 @@ impl<A: Application> Connection<A> {
     async fn serve(&self, context: &Context) {
         // Another connection may have been sent for the same ticket, when this one seemed to be lost.
         let Some(accepted) = self.socket.take(self.ticket) else { return };
-        let Accepted { stream, peer, local, lease } = accepted;
+        let Accepted { mut stream, peer, local, mut lease } = accepted;
         if self.admission == Admission::SameUser && !is_same_user(&stream) {
             tracing::warn!(listener = %self.socket.name(), "a process of another user was refused");
             return;
         }
-        let info = ConnectionInfo {
+        let socket = &*self.socket;
+        let settings = socket.settings();
+        let is_proxy = settings.is_proxy(&peer);
+        let mut info = ConnectionInfo {
             id: self.id,
-            listener: self.socket.name().clone(),
-            listener_index: self.socket.index(),
+            listener: socket.name().clone(),
+            listener_index: socket.index(),
             peer,
             local,
+            proxied: None,
             tls: None,
-            rate: self.socket.meter(peer),
+            rate: socket.meter(peer).filter(|_| !is_proxy),
         };
-        let farewell = pin!(farewell(&self.socket, self.socket.is_closed(), context.drained()));
-        engine::serve(stream, info, self.socket.settings(), self.application.clone(), farewell).await;
+        let farewell = pin!(farewell(socket, socket.is_closed(), context.drained()));
+        let mut drain = Drain::new(farewell);
+        let prefix = match engine::proxy_header(&mut stream, &mut info, &settings, &mut drain).await {
+            Ok(prefix) => prefix,
+            Err(NoHeader::Silent) => return,
+            Err(why) => return socket.refuse_header(&info.peer, &why),
+        };
+        if info.proxied.is_some() {
+            // From here on it is its client's connection, within its client's limits.
+            if socket.admit(&info.peer, &mut lease).is_err() {
+                return;
+            }
+            info.rate = socket.meter(info.peer);
+        }
+        engine::serve(stream, prefix, info, settings, self.application.clone(), drain).await;
         drop(lease);
     }
 }

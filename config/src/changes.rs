@@ -181,11 +181,11 @@ fn instances(before: &Instances, after: &Instances) -> Vec<&'static str> {
 }
 
 fn listener(before: &Listener, after: &Listener) -> Vec<&'static str> {
-    differing!(before, after, Listener { bind, tls, http2, sharing, limits, timeouts; name })
+    differing!(before, after, Listener { bind, tls, http2, proxy_protocol, sharing, limits, timeouts; name })
 }
 
 fn upstream(before: &Upstream, after: &Upstream) -> Vec<&'static str> {
-    differing!(before, after, Upstream { servers, balance, health, ejection, timeouts, keep_alive, retries; name })
+    differing!(before, after, Upstream { servers, proxy_protocol, balance, health, ejection, timeouts, keep_alive, retries; name })
 }
 
 fn route(before: &Route, after: &Route) -> Vec<&'static str> {

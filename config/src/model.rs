@@ -1,7 +1,7 @@
 //! What a valid site is. Every value of these types is complete and checked: names resolve, durations are positive,
 //! relative paths have been joined to the directory of the site file.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -136,12 +136,74 @@ pub struct Listener {
     pub tls: Vec<Certificate>,
     /// Offer HTTP/2: by ALPN over TLS, by prior knowledge on cleartext. Default true.
     pub http2: bool,
+    /// Whether proxies say who their clients are, by a PROXY header before everything else; `None` is never.
+    pub proxy_protocol: Option<ProxyProtocol>,
     /// How the instances of a site share the listener.
     pub sharing: Sharing,
     /// What a client may send.
     pub limits: Limits,
     /// How long a client may take.
     pub timeouts: ClientTimeouts,
+}
+
+/// Whom a listener believes a PROXY header (HAProxy's PROXY protocol, version 1 or 2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxyProtocol {
+    /// Whether a connection without one is closed. Where it is not required, those that are trusted may send one, and
+    /// that of others is taken for a malformed request.
+    pub required: bool,
+    /// Who is believed; of no meaning on a Unix socket, where whoever can connect is.
+    pub trusted: Vec<Network>,
+}
+
+impl ProxyProtocol {
+    /// Whether the peer is believed; `None` is the peer of a Unix socket.
+    pub fn trusts(&self, peer: Option<IpAddr>) -> bool {
+        peer.is_none_or(|peer| self.trusted.iter().any(|network| network.contains(peer)))
+    }
+}
+
+/// A range of addresses, `10.0.0.0/8`. One of IPv4 has the IPv4-mapped IPv6 addresses too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Network {
+    address: IpAddr,
+    /// At most 32 or 128.
+    prefix: u8,
+}
+
+impl Network {
+    /// All addresses that begin with the first `prefix` bits of `address`; `None` where it has fewer bits, or others of
+    /// them are set.
+    pub fn new(address: IpAddr, prefix: u8) -> Option<Self> {
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let network = Network { address, prefix };
+        (prefix <= bits && network.masked(address) == bits_of(address)).then_some(network)
+    }
+
+    /// Whether the address lies in it.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let address = if self.address.is_ipv4() { address.to_canonical() } else { address };
+        address.is_ipv4() == self.address.is_ipv4() && self.masked(address) == self.masked(self.address)
+    }
+
+    /// The bits of an address of the same family that the network decides by, in the upper ones.
+    fn masked(&self, address: IpAddr) -> u128 {
+        bits_of(address) & u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0)
+    }
+}
+
+/// All bits of an address, in the upper ones.
+fn bits_of(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(u32::from(address)) << 96,
+        IpAddr::V6(address) => u128::from(address),
+    }
+}
+
+impl std::fmt::Display for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
 }
 
 /// How the instances of a site share a listener. A site of one process has one socket in any case.
@@ -229,6 +291,8 @@ impl Default for Limits {
 /// How long a client may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientTimeouts {
+    /// The whole PROXY header. Default 10 s; closed silently.
+    pub proxy_header: Duration,
     /// The TLS handshake. Default 10 s.
     pub tls: Duration,
     /// From the first byte of a head to its last. Default 10 s; answered with 408.
@@ -247,6 +311,7 @@ pub struct ClientTimeouts {
 impl Default for ClientTimeouts {
     fn default() -> Self {
         ClientTimeouts {
+            proxy_header: Duration::from_secs(10),
             tls: Duration::from_secs(10),
             head: Duration::from_secs(10),
             body: Duration::from_secs(30),
@@ -264,6 +329,8 @@ pub struct Upstream {
     pub name: Arc<str>,
     /// At least one; addresses are unique.
     pub servers: Vec<Server>,
+    /// Says to the servers who the client is, by a PROXY header at the beginning of each connection; `None` does not.
+    pub proxy_protocol: Option<ProxyVersion>,
     /// How a server is chosen.
     pub balance: Balance,
     /// Active checks; `None` is none.
@@ -306,6 +373,15 @@ impl std::fmt::Display for Address {
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
+}
+
+/// The version of a PROXY header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyVersion {
+    /// A line of text: addresses alone.
+    V1,
+    /// Binary: addresses, and what is known of the client's TLS.
+    V2,
 }
 
 /// How a server is chosen among the eligible.
@@ -542,4 +618,37 @@ pub struct Proxy {
     pub strip_prefix: bool,
     /// Send the client's `Host`; false sends the server's address. Default true.
     pub preserve_host: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(address: &str, prefix: u8) -> Option<Network> {
+        Network::new(address.parse().unwrap(), prefix)
+    }
+
+    #[test]
+    fn a_network_has_the_addresses_that_begin_like_it() {
+        let contains = |network: Network, address: &str| network.contains(address.parse().unwrap());
+        let ten = network("10.0.0.0", 8).unwrap();
+        assert!(contains(ten, "10.255.0.1") && contains(ten, "::ffff:10.1.2.3"));
+        assert!(!contains(ten, "11.0.0.0") && !contains(ten, "a00::"));
+        let all = network("0.0.0.0", 0).unwrap();
+        assert!(contains(all, "255.1.2.3") && !contains(all, "::1"));
+        let one = network("192.0.2.7", 32).unwrap();
+        assert!(contains(one, "192.0.2.7") && !contains(one, "192.0.2.6"));
+        let six = network("2001:db8::", 32).unwrap();
+        assert!(contains(six, "2001:db8:1::2") && !contains(six, "2001:db9::"));
+        let odd = network("192.0.2.64", 26).unwrap();
+        assert!(contains(odd, "192.0.2.127") && !contains(odd, "192.0.2.128"));
+        assert_eq!(odd.to_string(), "192.0.2.64/26");
+    }
+
+    #[test]
+    fn a_network_with_bits_behind_its_prefix_is_none() {
+        assert_eq!((network("10.0.0.1", 8), network("10.0.0.0", 33)), (None, None));
+        assert_eq!((network("2001:db8::1", 64), network("::", 129)), (None, None));
+        assert!(network("::1", 128).is_some());
+    }
 }

@@ -59,7 +59,8 @@ fn the_reference_has_every_field() {
     let text = r#"(
         qqqqqqqqqqqq: 1, admin: (qqqqqqqqqqqq: 1), access_log: (qqqqqqqqqqqq: 1),
         instances: (qqqqqqqqqqqq: 1, scaling: (qqqqqqqqqqqq: 1)),
-        listeners: {"l": (qqqqqqqqqqqq: 1, tls: [(qqqqqqqqqqqq: 1)], limits: (qqqqqqqqqqqq: 1), timeouts: (qqqqqqqqqqqq: 1))},
+        listeners: {"l": (qqqqqqqqqqqq: 1, tls: [(qqqqqqqqqqqq: 1)], limits: (qqqqqqqqqqqq: 1), timeouts: (qqqqqqqqqqqq: 1),
+                          proxy_protocol: Required(qqqqqqqqqqqq: 1))},
         upstreams: {"u": (qqqqqqqqqqqq: 1, servers: [(qqqqqqqqqqqq: 1)], health: (qqqqqqqqqqqq: 1), ejection: (qqqqqqqqqqqq: 1),
                           timeouts: (qqqqqqqqqqqq: 1), keep_alive: (qqqqqqqqqqqq: 1))},
         routes: [(qqqqqqqqqqqq: 1, to: Respond(qqqqqqqqqqqq: 1)), (to: Redirect(qqqqqqqqqqqq: 1)), (to: Static(qqqqqqqqqqqq: 1)),
@@ -72,7 +73,7 @@ fn the_reference_has_every_field() {
         .filter_map(|error| error.message.split_once("the fields here are "))
         .map(|(_, f)| f)
         .collect();
-    assert_eq!(listed.len(), 21, "{errors}");
+    assert_eq!(listed.len(), 22, "{errors}");
     for field in listed.iter().flat_map(|fields| fields.split(", ")) {
         let row = page.lines().any(|line| line.starts_with('|') && line.contains(&format!("`{field}`")));
         let pair = page.contains(&format!("{field}: path")) || page.contains(&format!("({field}: \"address"));

@@ -265,6 +265,33 @@ fn errors_of_listeners() {
                 "site.ron:2:36: listeners.http.sharing: ReusePort is for TCP addresses, and this is a Unix socket; leave it out",
             ),
             (
+                "bind: \"[::]:1\", proxy_protocol: Required",
+                "site.ron:2:42: listeners.http.proxy_protocol.trusted: missing; list the addresses of the proxies, such as trusted: [\"10.0.0.7\", \"10.1.0.0/16\"]",
+            ),
+            (
+                "bind: \"[::]:1\", proxy_protocol: Optional(trusted: [])",
+                "site.ron:2:60: listeners.http.proxy_protocol.trusted: is empty, so nobody would be believed; list the addresses of the proxies",
+            ),
+            (
+                "bind: \"unix:/a\", proxy_protocol: Required(trusted: [\"::1\"])",
+                "site.ron:2:61: listeners.http.proxy_protocol.trusted: is for TCP addresses, and this is a Unix socket, whose mode says who may connect; leave it out",
+            ),
+            (
+                "bind: \"[::]:1\", proxy_protocol: Required(trusted: [\"10.0.0.1/8\", \"a\", \"::/129\", \"::/+1\", \"::/0\"])",
+                "site.ron:2:61: listeners.http.proxy_protocol.trusted[0]: \"10.0.0.1/8\" has bits behind its prefix of 8; make them zero\n\
+                 site.ron:2:75: listeners.http.proxy_protocol.trusted[1]: \"a\" is no range of addresses; write it as \"10.0.0.7\", \"10.0.0.0/8\" or \"2001:db8::/32\"\n\
+                 site.ron:2:80: listeners.http.proxy_protocol.trusted[2]: \"::/129\" is no range of addresses; write it as \"10.0.0.7\", \"10.0.0.0/8\" or \"2001:db8::/32\"\n\
+                 site.ron:2:90: listeners.http.proxy_protocol.trusted[3]: \"::/+1\" is no range of addresses; write it as \"10.0.0.7\", \"10.0.0.0/8\" or \"2001:db8::/32\"",
+            ),
+            (
+                "bind: \"[::]:1\", proxy_protocol: true",
+                "site.ron:2:42: listeners.http.proxy_protocol: expected Required or Optional, perhaps with (trusted: […]), found true",
+            ),
+            (
+                "bind: \"[::]:1\", proxy_protocol: Require",
+                "site.ron:2:42: listeners.http.proxy_protocol: there is no Require; did you mean Required?",
+            ),
+            (
                 "bind: \"[::]:1\", tls: [(cert: \"a.pem\")]",
                 "site.ron:2:32: listeners.http.tls[0].key: missing; name the PEM file of the private key",
             ),

@@ -82,21 +82,53 @@ pub struct ConnectionInfo {
     pub listener: Arc<str>,
     /// The listener's number: small, dense, stable for its name while the process lives. Indexes metric handles.
     pub listener_index: usize,
-    /// The client.
+    /// The client: whoever has connected, or whom a proxy that is believed has named by a PROXY header.
     pub peer: Peer,
-    /// The local address; `None` on a Unix socket.
+    /// Where the client has connected to, on a proxy or here; `None` on a Unix socket.
     pub local: Option<SocketAddr>,
-    /// `Some` over TLS.
+    /// What a proxy has said by a PROXY header that names a client; `None` without one.
+    pub proxied: Option<Box<Proxied>>,
+    /// `Some` over TLS that ends here.
     pub tls: Option<TlsInfo>,
     /// Counts the requests of the client's address, where the listener has a rate.
     pub rate: Option<Meter>,
 }
 
 impl ConnectionInfo {
-    /// `https` over TLS, else `http`.
+    /// `https` where the client has connected over TLS, here or to a proxy that says so; else `http`.
     pub fn scheme(&self) -> &'static str {
-        if self.tls.is_some() { "https" } else { "http" }
+        let proxied = || self.proxied.as_ref().is_some_and(|proxied| proxied.tls);
+        if self.tls.is_some() || proxied() { "https" } else { "http" }
     }
+
+    /// The version of TLS that the client speaks, as [`TlsInfo::version`] has it.
+    pub fn tls_version(&self) -> Option<&str> {
+        match &self.tls {
+            Some(tls) => Some(tls.version),
+            None => self.proxied.as_ref()?.tls_version.as_deref(),
+        }
+    }
+
+    /// The server name that the client has asked for by TLS.
+    pub fn server_name(&self) -> Option<&str> {
+        match &self.tls {
+            Some(tls) => tls.server_name.as_deref(),
+            None => self.proxied.as_ref()?.server_name.as_deref(),
+        }
+    }
+}
+
+/// What a proxy has said of its client's connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proxied {
+    /// The proxy.
+    pub by: Peer,
+    /// Whether the client has connected to it over TLS.
+    pub tls: bool,
+    /// As the proxy writes it, `TLSv1.3`.
+    pub tls_version: Option<Box<str>>,
+    /// The server name that the client has asked for.
+    pub server_name: Option<Box<str>>,
 }
 
 /// What the TLS handshake has settled.
@@ -127,6 +159,16 @@ pub enum Peer {
     Tcp(SocketAddr),
     /// A Unix socket's peer.
     Unix,
+}
+
+impl Peer {
+    /// Its address; `None` of a Unix socket's peer.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Peer::Tcp(address) => Some(*address),
+            Peer::Unix => None,
+        }
+    }
 }
 
 impl std::fmt::Display for Peer {

@@ -30,6 +30,6 @@ pub mod upstream;
 
 pub use application::Application;
 pub use body::{Body, BodyError, CachedAnswer, RequestBody, RequestBodyError};
-pub use exchange::{ConnectionInfo, Exchange};
+pub use exchange::{ConnectionInfo, Exchange, Proxied};
 pub use ledger::{Ledger, Outcome};
 pub use site::Site;

@@ -31,6 +31,7 @@ mod malformed;
 mod messages;
 mod plan;
 mod pressure;
+mod proxy_protocol;
 mod reload;
 mod routing;
 mod service;

@@ -118,6 +118,7 @@ mod tests {
                 listener_index: 0,
                 peer,
                 local: Some("192.0.2.1:9900".parse().unwrap()),
+                proxied: None,
                 tls: None,
                 rate: None,
             }),

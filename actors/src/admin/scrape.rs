@@ -17,6 +17,7 @@ pub(super) fn scrape(instance: &Instance) -> String {
         scrape.set("playhouse_connections_accepted_total", &labels, counts.accepted as f64);
         scrape.set("playhouse_connections_refused_total", &labels, counts.refused as f64);
         scrape.set("playhouse_rate_limited_requests_total", &labels, counts.rate_limited as f64);
+        scrape.set("playhouse_proxy_headers_refused_total", &labels, counts.headers_refused as f64);
         scrape.set("playhouse_accept_errors_total", &labels, counts.errors as f64);
     }
     for upstream in site.upstreams.status() {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Ejection, EjectionSettings, Named, Target};
+use super::{Ejection, EjectionSettings, Named, ProxyProtocol, Target, Trust};
 use crate::document::{Key, Node, Shape};
 use crate::error::{At, Report, nearest};
 
@@ -213,6 +213,26 @@ impl Decode for Ejection {
 
     fn absent() -> Option<Self> {
         Some(Ejection::Off)
+    }
+}
+
+impl Decode for ProxyProtocol {
+    fn decode(node: &Node<'_>, at: &At, report: &mut Report<'_>) -> Option<Self> {
+        let Shape::Variant(name, payload) = &node.shape else {
+            return mismatch(node, at, report, "Required or Optional, perhaps with (trusted: […])");
+        };
+        let trust = |report: &mut Report<'_>| match payload {
+            Some(payload) => Trust::decode(payload, at, report),
+            None => Some(Trust::default()),
+        };
+        match *name {
+            "Required" => trust(report).map(ProxyProtocol::Required),
+            "Optional" => trust(report).map(ProxyProtocol::Optional),
+            name => {
+                report.error_at(at, node.offset, no_such_word(name, &["Required", "Optional"]));
+                None
+            }
+        }
     }
 }
 

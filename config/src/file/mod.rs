@@ -125,6 +125,8 @@ record! {
         tls: Vec<Certificate>,
         /// Offer HTTP/2.
         http2: bool,
+        /// Whether PROXY headers are read.
+        proxy_protocol: ProxyProtocol,
         /// How instances share it.
         sharing: Sharing,
         /// What a client may send.
@@ -133,7 +135,24 @@ record! {
         timeouts: ClientTimeouts,
     }
     short: bind
-    later: http3 proxy_protocol
+    later: http3
+}
+
+/// `Required`, `Optional`, or either with `(trusted: […])`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ProxyProtocol {
+    /// A connection without a header is closed.
+    Required(Trust),
+    /// A connection may begin with a header.
+    Optional(Trust),
+}
+
+record! {
+    /// Whose PROXY headers are believed.
+    Trust {
+        /// `"10.0.0.0/8"` or `"10.0.0.7"`. Required on TCP.
+        trusted: Vec<String>,
+    }
 }
 
 record! {
@@ -179,6 +198,8 @@ record! {
 record! {
     /// How long a client may take.
     ClientTimeouts {
+        /// The PROXY header.
+        proxy_header: Duration,
         /// The TLS handshake.
         tls: Duration,
         /// A request's head.
@@ -199,6 +220,8 @@ record! {
     Upstream {
         /// Required, at least one.
         servers: Vec<Server>,
+        /// Say by PROXY headers who the client is.
+        proxy_protocol: ProxyVersion,
         /// How a server is chosen.
         balance: Balance,
         /// Active checks.
@@ -216,6 +239,9 @@ record! {
 
 /// How a server is chosen.
 pub type Balance = crate::model::Balance;
+
+/// The version of a PROXY header.
+pub type ProxyVersion = crate::model::ProxyVersion;
 
 /// See [`crate::model::Sharing`].
 pub type Sharing = crate::model::Sharing;

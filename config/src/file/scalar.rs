@@ -8,7 +8,7 @@ use bytesize::ByteSize;
 use super::decode::{Decode, mismatch, no_such_word};
 use crate::document::{Node, Shape};
 use crate::error::{At, Report};
-use crate::model::{Balance, Encoding, LogFormat, Sharing};
+use crate::model::{Balance, Encoding, LogFormat, ProxyVersion, Sharing};
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,6 +134,12 @@ impl Decode for Balance {
     fn decode(node: &Node<'_>, at: &At, report: &mut Report<'_>) -> Option<Self> {
         let words = [("RoundRobin", Balance::RoundRobin), ("LeastConnections", Balance::LeastConnections)];
         word(node, at, report, &words)
+    }
+}
+
+impl Decode for ProxyVersion {
+    fn decode(node: &Node<'_>, at: &At, report: &mut Report<'_>) -> Option<Self> {
+        word(node, at, report, &[("V1", ProxyVersion::V1), ("V2", ProxyVersion::V2)])
     }
 }
 

@@ -1,7 +1,7 @@
 //! Listeners: address, certificates, limits, deadlines.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -10,7 +10,9 @@ use super::value::shown;
 use super::{Resolver, collide};
 use crate::error::At;
 use crate::file::{self, Named};
-use crate::model::{Bind, Certificate, ClientTimeouts, Limits, Listener, Rate, Sharing};
+use crate::model::{
+    Bind, Certificate, ClientTimeouts, Limits, Listener, Network, ProxyProtocol, Rate, Sharing,
+};
 
 /// Most open connections of one listener.
 const MAX_CONNECTIONS: u64 = 10_000_000;
@@ -75,6 +77,10 @@ impl Resolver<'_, '_> {
         let tls = self.certificates(raw.tls.as_deref(), &at.field("tls"));
         let limits = self.limits(raw.limits.as_ref(), &at.field("limits"));
         let timeouts = self.client_timeouts(raw.timeouts.as_ref(), drain, &at.field("timeouts"));
+        let proxy_protocol = match &raw.proxy_protocol {
+            Some(raw) => self.proxy_protocol(raw, bind.as_ref(), &at.field("proxy_protocol")).map(Some),
+            None => Some(None),
+        };
         let sharing = raw.sharing.unwrap_or_default();
         if sharing == Sharing::ReusePort && matches!(bind, Some(Bind::Unix { .. })) {
             self.report.error(
@@ -88,9 +94,72 @@ impl Resolver<'_, '_> {
             bind: bind?,
             tls: tls?,
             http2: raw.http2.unwrap_or(true),
+            proxy_protocol: proxy_protocol?,
             sharing,
             limits: limits?,
             timeouts: timeouts?,
+        })
+    }
+
+    /// `bind` is `None` if it has an error of its own.
+    fn proxy_protocol(
+        &mut self,
+        raw: &file::ProxyProtocol,
+        bind: Option<&Bind>,
+        at: &At,
+    ) -> Option<ProxyProtocol> {
+        let (required, trust) = match raw {
+            file::ProxyProtocol::Required(trust) => (true, trust),
+            file::ProxyProtocol::Optional(trust) => (false, trust),
+        };
+        let trusted_at = at.field("trusted");
+        let trusted = match (&trust.trusted, bind) {
+            (Some(_), Some(Bind::Unix { .. })) => self.refuse(
+                &trusted_at,
+                "is for TCP addresses, and this is a Unix socket, whose mode says who may connect; leave it out",
+            ),
+            (None, Some(Bind::Tcp { .. })) if !self.report.failed(&trusted_at) => self.refuse(
+                &trusted_at,
+                "missing; list the addresses of the proxies, such as trusted: [\"10.0.0.7\", \"10.1.0.0/16\"]",
+            ),
+            (Some(trusted), _) if trusted.is_empty() => {
+                self.refuse(&trusted_at, "is empty, so nobody would be believed; list the addresses of the proxies")
+            }
+            (trusted, _) => {
+                let networks: Vec<_> = (trusted.iter().flatten().enumerate())
+                    .map(|(index, text)| self.network(text, &trusted_at.index(index)))
+                    .collect();
+                networks.into_iter().collect()
+            }
+        };
+        Some(ProxyProtocol { required, trusted: trusted? })
+    }
+
+    /// An address, or a range of addresses.
+    fn network(&mut self, text: &str, at: &At) -> Option<Network> {
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix)),
+            None => (text, None),
+        };
+        let digits = |prefix: &str| prefix.bytes().all(|byte| byte.is_ascii_digit());
+        let parsed = address.parse::<IpAddr>().ok().and_then(|address| {
+            let whole = if address.is_ipv4() { 32 } else { 128 };
+            let prefix = match prefix {
+                Some(prefix) => prefix.parse::<u8>().ok().filter(|_| digits(prefix))?,
+                None => whole,
+            };
+            (prefix <= whole).then_some((address, prefix))
+        });
+        let Some((address, prefix)) = parsed else {
+            let message = format!(
+                "{} is no range of addresses; write it as \"10.0.0.7\", \"10.0.0.0/8\" or \"2001:db8::/32\"",
+                shown(text)
+            );
+            return self.refuse(at, message);
+        };
+        Network::new(address, prefix).or_else(|| {
+            let message = format!("{} has bits behind its prefix of {prefix}; make them zero", shown(text));
+            self.refuse(at, message)
         })
     }
 
@@ -231,6 +300,7 @@ impl Resolver<'_, '_> {
         let mut default = ClientTimeouts::default();
         default.drain_idle = default.drain_idle.min(drain / 2);
         let Some(raw) = raw else { return Some(default) };
+        let proxy_header = self.duration(raw.proxy_header, default.proxy_header, &at.field("proxy_header"));
         let tls = self.duration(raw.tls, default.tls, &at.field("tls"));
         let head = self.duration(raw.head, default.head, &at.field("head"));
         let body = self.duration(raw.body, default.body, &at.field("body"));
@@ -242,6 +312,7 @@ impl Resolver<'_, '_> {
             return self.refuse(&drain_at, "is longer than the site's drain_timeout, which ends everything");
         }
         Some(ClientTimeouts {
+            proxy_header: proxy_header?,
             tls: tls?,
             head: head?,
             body: body?,

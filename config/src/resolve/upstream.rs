@@ -53,6 +53,7 @@ impl Resolver<'_, '_> {
         Some(Upstream {
             name: name.into(),
             servers: servers?,
+            proxy_protocol: raw.proxy_protocol,
             balance: raw.balance.unwrap_or_default(),
             health: health?,
             ejection: ejection?,

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use playhouse_config::file::{
     AccessLog, Admin, Ejection, EjectionSettings, Health, Instances, Listener, LogFormat, Named, Proxy,
-    Route, Scaling, Server, Site, Size, Static, Target, Upstream,
+    ProxyProtocol, Route, Scaling, Server, Site, Size, Static, Target, Trust, Upstream,
 };
-use playhouse_config::model::{Balance, Encoding};
+use playhouse_config::model::{Balance, Encoding, ProxyVersion};
 use playhouse_config::{Builder, Error, parse};
 use proptest::bool::weighted as weighted_bool;
 use proptest::collection::{btree_map, btree_set, vec};
@@ -245,10 +245,15 @@ prop_compose! {
     fn listener(valid: &'static str)(
         bind in text(&[valid]), http2 in of(any::<bool>()), stray in weighted_bool(0.02),
         only_v6 in of(any::<bool>()), mode in of(text(&["0660", "600"])),
+        proxies in of((any::<bool>(), vec(text(&["10.0.0.0/8", "::1", "192.0.2.1/32"]), 1..3))),
     ) -> Listener {
         let only_v6 = only_v6.filter(|_| stray || valid.starts_with('['));
         let mode = mode.filter(|_| stray || valid.starts_with("unix:"));
-        Listener { bind: Some(bind), only_v6, mode, http2, ..Listener::default() }
+        let proxy_protocol = proxies.map(|(required, trusted)| {
+            let trust = Trust { trusted: Some(trusted).filter(|_| stray || !valid.starts_with("unix:")) };
+            if required { ProxyProtocol::Required(trust) } else { ProxyProtocol::Optional(trust) }
+        });
+        Listener { bind: Some(bind), only_v6, mode, http2, proxy_protocol, ..Listener::default() }
     }
 }
 
@@ -257,6 +262,7 @@ prop_compose! {
         addresses in usually(btree_set(text(&["127.0.0.1:1", "a.example:2", "[::1]:3", "unix:/s"]), 1..4)),
         weight in of(number()),
         balance in of(select(vec![Balance::RoundRobin, Balance::LeastConnections])),
+        proxy_protocol in of(select(vec![ProxyVersion::V1, ProxyVersion::V2])),
         health in of((text(&["/", "/healthz?deep=1"]), of(duration()))),
         ejection in of(of((of(number()), of(duration())))), retries in of(0u64..=10),
     ) -> Upstream {
@@ -264,6 +270,7 @@ prop_compose! {
         Upstream {
             servers: addresses.map(|addresses| addresses.into_iter().map(server).collect()),
             balance,
+            proxy_protocol,
             health: health.map(|(path, interval)| Health { path: Some(path), interval, ..Health::default() }),
             ejection: ejection.map(|ejection| match ejection {
                 Some((failures, duration)) => Ejection::On(EjectionSettings { failures, duration }),

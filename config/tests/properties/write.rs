@@ -3,7 +3,9 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use playhouse_config::file::{Ejection, Instances, Listener, Named, Route, Server, Site, Target, Upstream};
+use playhouse_config::file::{
+    Ejection, Instances, Listener, Named, ProxyProtocol, Route, Server, Site, Target, Upstream,
+};
 
 /// A record: only what is there is written.
 #[derive(Default)]
@@ -66,6 +68,14 @@ fn listener(listener: &Listener) -> String {
         .field("only_v6", listener.only_v6, number)
         .field("mode", listener.mode.as_ref(), string)
         .field("http2", listener.http2, number)
+        .field("proxy_protocol", listener.proxy_protocol.as_ref(), |proxies| {
+            let (word, trust) = match proxies {
+                ProxyProtocol::Required(trust) => ("Required", trust),
+                ProxyProtocol::Optional(trust) => ("Optional", trust),
+            };
+            let fields = Record::default().field("trusted", trust.trusted.as_ref(), |all| list(all, string));
+            format!("{word}{}", fields.end())
+        })
         .end()
 }
 
@@ -73,6 +83,7 @@ fn upstream(upstream: &Upstream) -> String {
     Record::default()
         .field("servers", upstream.servers.as_ref(), |servers| list(servers, server))
         .field("balance", upstream.balance, word)
+        .field("proxy_protocol", upstream.proxy_protocol, word)
         .field("health", upstream.health.as_ref(), |health| {
             Record::default()
                 .field("path", health.path.as_ref(), string)

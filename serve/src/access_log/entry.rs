@@ -98,13 +98,14 @@ impl Line {
         status: Option<StatusCode>,
         ended: SystemTime,
     ) -> Self {
-        let ConnectionInfo { id, listener, listener_index, peer, local, tls, rate: _ } = connection;
+        let ConnectionInfo { id, listener, listener_index, peer, local, proxied, tls, rate: _ } = connection;
         let connection = Arc::new(ConnectionInfo {
             id: *id,
             listener: listener.clone(),
             listener_index: *listener_index,
             peer: *peer,
             local: *local,
+            proxied: proxied.clone(),
             tls: tls.clone(),
             rate: None,
         });
@@ -151,6 +152,7 @@ pub(super) mod tests {
                 listener_index: 0,
                 peer: Peer::Tcp("[::ffff:192.0.2.1]:4711".parse().unwrap()),
                 local: None,
+                proxied: None,
                 tls: None,
                 rate: None,
             }),

@@ -53,8 +53,12 @@ fn json(out: &mut Vec<u8>, line: &Line) {
     );
     json_text(out, Some(connection.listener.as_bytes()));
     let _ = write!(out, ",\"scheme\":\"{}\"", connection.scheme());
-    if let Some(tls) = &connection.tls {
-        let _ = write!(out, ",\"tls\":\"{}\"", tls.version);
+    if let Some(tls) = connection.tls_version() {
+        let _ = out.write_all(b",\"tls\":");
+        json_text(out, Some(tls.as_bytes()));
+    }
+    if let Some(proxied) = &connection.proxied {
+        let _ = write!(out, ",\"proxy\":\"{}\"", proxied.by);
     }
     let entry = entry.as_deref();
     let _ = out.write_all(b",\"method\":");

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 /// The signal that a connection is to end gracefully, and since when it has been there. It may be asked again after it
 /// has come.
 #[derive(Debug)]
-pub(crate) struct Drain<D> {
+pub struct Drain<D> {
     /// `None` once it has come.
     signal: Option<D>,
     since: Option<Instant>,
@@ -28,7 +28,8 @@ pub(super) fn lingering(drain_idle: Duration) -> Duration {
 }
 
 impl<D: Future<Output = ()> + Unpin> Drain<D> {
-    pub(super) fn new(signal: D) -> Self {
+    /// Comes when `signal` completes.
+    pub fn new(signal: D) -> Self {
         Drain { signal: Some(signal), since: None }
     }
 

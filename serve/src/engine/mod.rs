@@ -4,6 +4,7 @@ mod drain;
 pub mod h1;
 pub mod h2;
 mod opening;
+mod proxy_header;
 mod rewind;
 #[cfg(test)]
 pub(crate) mod test_application;
@@ -17,11 +18,14 @@ use std::time::{Duration, SystemTime};
 
 use bytes::BytesMut;
 use http::HeaderValue;
-use playhouse_config::model::{ClientTimeouts, Limits};
+use playhouse_config::model::{ClientTimeouts, Limits, ProxyProtocol};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
-use self::drain::{Drain, lingering, waiting};
+pub use self::drain::Drain;
+use self::drain::{lingering, waiting};
+pub use self::proxy_header::{NoHeader, proxy_header};
+use crate::exchange::Peer;
 use crate::net::Stream;
 use crate::tls::ListenerTls;
 use crate::{Application, ConnectionInfo};
@@ -35,8 +39,18 @@ pub struct Settings {
     pub timeouts: ClientTimeouts,
     /// Offer HTTP/2.
     pub http2: bool,
+    /// Whose PROXY headers are read; `None` is nobody's.
+    pub proxy_protocol: Option<ProxyProtocol>,
     /// `None` is cleartext.
     pub tls: Option<Arc<ListenerTls>>,
+}
+
+impl Settings {
+    /// Whether the peer is one that may name another as its client.
+    pub fn is_proxy(&self, peer: &Peer) -> bool {
+        let address = peer.address().map(|address| address.ip());
+        self.proxy_protocol.as_ref().is_some_and(|proxies| proxies.trusts(address))
+    }
 }
 
 /// Serves one connection to its end: TLS where the listener has it, then HTTP/1.1 or HTTP/2 by ALPN, by prior knowledge
@@ -45,19 +59,18 @@ pub struct Settings {
 /// way already: it is answered if it comes within `drain_idle`, and then the connection closes.
 ///
 /// Dropping the future ends the connection at once and every request in flight as `Killed`.
-/// `info.tls` is `None` on the way in and filled here.
+/// `prefix` is what has been read from the stream already. `info.tls` is `None` on the way in and filled here.
 pub async fn serve<A: Application>(
     mut stream: Stream,
+    mut prefix: BytesMut,
     mut info: ConnectionInfo,
     settings: Arc<Settings>,
     application: Arc<A>,
-    drain: impl Future<Output = ()> + Send + Unpin,
+    mut drain: Drain<impl Future<Output = ()> + Send + Unpin>,
 ) {
-    let mut drain = Drain::new(drain);
     let timeouts = &settings.timeouts;
     let deadline = Instant::now() + if settings.tls.is_some() { timeouts.tls } else { timeouts.idle };
-    let mut prefix = BytesMut::new();
-    if settings.tls.is_some() || settings.http2 {
+    if prefix.is_empty() && (settings.tls.is_some() || settings.http2) {
         let first =
             drain.grace(waiting(timeouts.drain_idle), opening::first_bytes(&mut stream, deadline)).await;
         match first {

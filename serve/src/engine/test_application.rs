@@ -80,6 +80,7 @@ pub(crate) fn info(id: u64) -> ConnectionInfo {
         listener_index: 0,
         peer: Peer::Unix,
         local: None,
+        proxied: None,
         tls: None,
         rate: None,
     }

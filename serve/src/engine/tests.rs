@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::task::JoinHandle;
 
 use super::test_application::TestApplication;
-use super::{Settings, serve};
+use super::{Drain, Settings, serve};
 use crate::exchange::Peer;
 use crate::net::{Connector, Listener, Stream};
 use crate::tls::Certificates;
@@ -32,7 +32,13 @@ fn application() -> Arc<TestApplication> {
 }
 
 fn settings(tls: Option<Arc<crate::tls::ListenerTls>>) -> Settings {
-    Settings { limits: Limits::default(), timeouts: ClientTimeouts::default(), http2: true, tls }
+    Settings {
+        limits: Limits::default(),
+        timeouts: ClientTimeouts::default(),
+        http2: true,
+        proxy_protocol: None,
+        tls,
+    }
 }
 
 /// A client's stream, whose other end is served.
@@ -48,10 +54,18 @@ async fn connect(settings: Settings, application: &Arc<TestApplication>) -> (Str
         listener_index: 0,
         peer,
         local: listener.local(),
+        proxied: None,
         tls: None,
         rate: None,
     };
-    let connection = serve(stream, info, Arc::new(settings), application.clone(), std::future::pending());
+    let connection = serve(
+        stream,
+        bytes::BytesMut::new(),
+        info,
+        Arc::new(settings),
+        application.clone(),
+        Drain::new(std::future::pending()),
+    );
     (client, tokio::spawn(connection))
 }
 

@@ -106,6 +106,12 @@ pub const METRICS: &[Metric] = &[
         "Client connections that were closed at once, because their address had as many as it may have.",
     ),
     counter(
+        "playhouse_proxy_headers_refused_total",
+        "connections",
+        &["listener"],
+        "Client connections that were closed for their PROXY header: missing, malformed, late, or of somebody who is not trusted.",
+    ),
+    counter(
         "playhouse_rate_limited_requests_total",
         "requests",
         &["listener"],

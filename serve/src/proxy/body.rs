@@ -15,7 +15,7 @@ use super::sender::{SendError, Sender};
 use super::source::Source;
 use crate::BodyError;
 use crate::metrics::Failure;
-use crate::upstream::{Connection, Lease, Upstream};
+use crate::upstream::{Connection, Lease, Owner, Upstream};
 
 /// The content of an answer, read from the server as it is polled, and never otherwise. What is left of the request's
 /// content is sent meanwhile. At a clean end the connection goes back to its pool; dropped before, it is closed, so that
@@ -176,7 +176,10 @@ impl Wire {
             self.connection.answers += 1;
             self.connection.shrink();
             let settings = &self.settings.keep_alive;
-            let keep = self.keep.map_or(settings.timeout, |keep| keep.min(settings.timeout));
+            let mut keep = self.keep.map_or(settings.timeout, |keep| keep.min(settings.timeout));
+            if self.connection.owner != Owner::Anyone {
+                keep = keep.min(PRIVATE);
+            }
             server.idle.put(self.connection, Instant::now(), keep, settings.max_idle);
         }
     }
@@ -210,6 +213,9 @@ impl std::fmt::Debug for UpstreamBody {
         f.debug_struct("UpstreamBody").field("decoder", &self.decoder).finish_non_exhaustive()
     }
 }
+
+/// A connection that serves one client alone is not kept for long: the client may be gone.
+const PRIVATE: Duration = Duration::from_secs(5);
 
 const SMALLEST_READ: usize = 4 << 10;
 const LARGEST_READ: usize = 64 << 10;

@@ -11,6 +11,7 @@ fn connection() -> ConnectionInfo {
         listener_index: 0,
         peer: Peer::Tcp("[::ffff:192.0.2.7]:4000".parse().unwrap()),
         local: None,
+        proxied: None,
         tls: None,
         rate: None,
     }

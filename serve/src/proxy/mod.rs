@@ -38,7 +38,7 @@ use source::Source;
 
 use crate::metrics::Failure;
 use crate::net::{self, Connector};
-use crate::upstream::{Connection, Lease, Server, Snapshot};
+use crate::upstream::{Connection, Lease, Owner, Server, Snapshot, introduce};
 use crate::{Body, Exchange};
 
 pub use body::UpstreamBody;
@@ -174,12 +174,20 @@ impl Call<'_> {
     }
 
     fn take_idle(&self, server: &Server, source: &Source) -> Option<Connection> {
-        let now = Instant::now();
+        let (now, owner) = (Instant::now(), self.owner());
         if self.head.method.is_idempotent() && source.fits_replay() {
-            return server.idle.take(now, None);
+            return server.idle.take(owner, now, None);
         }
         // Not to be sent twice: only what is not likely to be closed at this moment, and is not closed for certain.
-        std::iter::from_fn(|| server.idle.take(now, Some(FRESH))).find(Connection::is_quiet_now)
+        std::iter::from_fn(|| server.idle.take(owner, now, Some(FRESH))).find(Connection::is_quiet_now)
+    }
+
+    /// Whose connections may be used. What was said at the beginning of one holds for all requests on it.
+    fn owner(&self) -> Owner {
+        match self.snapshot.settings.proxy_protocol {
+            Some(_) => Owner::Client(self.head.connection.id),
+            None => Owner::Anyone,
+        }
     }
 
     async fn connect(&self, server: &Server) -> Result<Connection, ProxyError> {
@@ -187,7 +195,12 @@ impl Call<'_> {
         let (failure, cause) = match timeout(deadline, Connector::connect(server.address())).await {
             Ok(Ok(stream)) => {
                 server.metrics().connected();
-                return Ok(Connection::new(stream));
+                let mut connection = Connection::new(stream);
+                if let Some(version) = self.snapshot.settings.proxy_protocol {
+                    connection.owner = self.owner();
+                    introduce(&mut connection.output, version, Some(self.head.connection));
+                }
+                return Ok(connection);
             }
             // Ours, not the server's.
             Ok(Err(error)) if net::is_exhausted(&error) => return Err(ProxyError::Exhausted(error)),
@@ -198,7 +211,7 @@ impl Call<'_> {
         Err(ProxyError::Server { failure, cause })
     }
 
-    /// Joins connection and request; the head is in the output.
+    /// Joins connection and request; the head is in the output, behind the header of a new connection.
     fn wire(&self, mut connection: Connection, source: Source, lease: Lease) -> Result<Wire, ProxyError> {
         // Content that is here costs the client nothing more, and a server that does not know `Expect` would only make it
         // wait.
@@ -212,7 +225,6 @@ impl Call<'_> {
             expect,
             close: self.snapshot.settings.keep_alive.max_idle == 0,
         };
-        connection.output.clear();
         self.head.write(&mut connection.output, &outbound).map_err(|fields::Loop| ProxyError::Loop)?;
         Ok(Wire {
             connection,

@@ -231,6 +231,7 @@ mod tests {
             bind,
             tls: Vec::new(),
             http2: true,
+            proxy_protocol: None,
             sharing: Default::default(),
             limits: model::Limits::default(),
             timeouts: model::ClientTimeouts::default(),

@@ -92,7 +92,7 @@ impl Connections {
         if let Some(peers) = &peers {
             peers.opened();
         }
-        Lease { connections: self.clone(), peers, _address: address }
+        Lease { connections: self.clone(), peers, address }
     }
 }
 
@@ -104,12 +104,19 @@ pub struct Lease {
     /// Whom it was counted for.
     peers: Option<Arc<dyn Peers>>,
     /// Given back with it.
-    _address: Option<AddressLease>,
+    address: Option<AddressLease>,
+}
+
+impl Lease {
+    /// Counts the connection for its client's address too, which has come to be known only now.
+    pub(super) fn hold(&mut self, address: Option<AddressLease>) {
+        self.address = address;
+    }
 }
 
 /// The client's address has as many connections as it may have.
 #[derive(Debug)]
-pub(super) struct Refused;
+pub struct Refused;
 
 impl Drop for Lease {
     fn drop(&mut self) {

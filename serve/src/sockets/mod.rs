@@ -13,7 +13,7 @@ mod prepare;
 mod socket;
 
 pub use bound::{Bound, BoundChanges, Passable, PreparedBound};
-pub use connections::{Connections, Lease};
+pub use connections::{Connections, Lease, Refused};
 pub use fairness::{Peers, Share};
 pub use given::{Given, KEPT};
 pub use handoff::{Accepted, TicketId};

@@ -148,6 +148,7 @@ impl Sockets {
                         limits: listener.limits.clone(),
                         timeouts: listener.timeouts.clone(),
                         http2: listener.http2,
+                        proxy_protocol: listener.proxy_protocol.clone(),
                         tls,
                     }),
                     listener: opened,
@@ -277,7 +278,11 @@ fn same_settings(one: &Settings, other: &Settings) -> bool {
         (None, None) => true,
         _ => false,
     };
-    same_tls && one.limits == other.limits && one.timeouts == other.timeouts && one.http2 == other.http2
+    same_tls
+        && one.limits == other.limits
+        && one.timeouts == other.timeouts
+        && one.http2 == other.http2
+        && one.proxy_protocol == other.proxy_protocol
 }
 
 /// An address as in the site file.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use futures_util::FutureExt;
+use parking_lot::Mutex;
 use playhouse_config::model::Bind;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -15,8 +16,8 @@ use super::connections::Surroundings;
 use super::fairness::{Turn, Turns};
 use super::gate::Gate;
 use super::handoff::{CAPACITY, Handoff};
-use super::{Accepted, Connections, TicketId};
-use crate::engine::Settings;
+use super::{Accepted, Connections, Lease, Refused, TicketId};
+use crate::engine::{NoHeader, Settings};
 use crate::epoch::Owner;
 use crate::exchange::Peer;
 use crate::net::{self, Stream, is_exhausted};
@@ -50,6 +51,9 @@ pub struct Socket {
     errors: AtomicU64,
     refused: AtomicU64,
     rate_limited: Arc<AtomicU64>,
+    headers_refused: AtomicU64,
+    /// When the last of these was worth a warning.
+    warned: Mutex<Option<Instant>>,
 }
 
 /// Why nothing was accepted.
@@ -79,6 +83,9 @@ pub struct Counts {
     pub refused: u64,
     /// Requests over the rate of their address.
     pub rate_limited: u64,
+    /// Connections that were closed for their PROXY header: none where one is required, a malformed or late one, or one
+    /// from somebody who is not trusted.
+    pub headers_refused: u64,
     /// Streams that wait in the hand-off queue now.
     pub waiting: usize,
     /// Connections open now, those that wait among them.
@@ -116,6 +123,8 @@ impl Socket {
             errors: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             rate_limited: Arc::default(),
+            headers_refused: AtomicU64::new(0),
+            warned: Mutex::new(None),
         }
     }
 
@@ -247,7 +256,9 @@ impl Socket {
 
     /// Puts a stream into the hand-off queue, or closes it: `None`, where its address has as many as it may have.
     fn push(&self, listener: &net::Listener, stream: Stream, peer: Peer) -> Option<TicketId> {
-        let limit = self.settings.load().limits.connections_per_address;
+        let settings = self.settings.load();
+        // A proxy is not its clients, who are not known yet.
+        let limit = settings.limits.connections_per_address.filter(|_| !settings.is_proxy(&peer));
         let Ok(address) = self.connections.admit(&self.name, &peer, limit) else {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return None;
@@ -373,6 +384,34 @@ impl Socket {
         self.settings.load_full()
     }
 
+    /// Counts a connection for the address of the client whom a proxy has named.
+    ///
+    /// # Errors
+    /// Where that has as many as it may have.
+    pub fn admit(&self, client: &Peer, lease: &mut Lease) -> Result<(), Refused> {
+        let limit = self.settings.load().limits.connections_per_address;
+        let admitted = self.connections.admit(&self.name, client, limit);
+        if admitted.is_err() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        lease.hold(admitted?);
+        Ok(())
+    }
+
+    /// Counts a connection that is closed for its PROXY header. Says so in the log, once in a while: whoever can connect
+    /// can bring it about.
+    pub fn refuse_header(&self, peer: &Peer, why: &NoHeader) {
+        self.headers_refused.fetch_add(1, Ordering::Relaxed);
+        let now = Instant::now();
+        let mut warned = self.warned.lock();
+        if warned.is_none_or(|last| now.duration_since(last) >= WARN_EVERY) {
+            *warned = Some(now);
+            tracing::warn!(listener = %self.name, %peer, %why, "a connection was closed for its PROXY header");
+        } else {
+            tracing::debug!(listener = %self.name, %peer, %why, "a connection was closed for its PROXY header");
+        }
+    }
+
     /// What counts the requests of a connection that begins now, where its address has a rate.
     pub fn meter(&self, peer: Peer) -> Option<Meter> {
         let rate = self.settings.load().limits.rate?;
@@ -397,6 +436,7 @@ impl Socket {
             errors: self.errors.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
             rate_limited: self.rate_limited.load(Ordering::Relaxed),
+            headers_refused: self.headers_refused.load(Ordering::Relaxed),
             accepted: self.accepted.load(Ordering::Acquire),
         }
     }
@@ -429,6 +469,9 @@ impl Socket {
 const HANDSHAKES: Duration = Duration::from_secs(1);
 /// Clients of other slots that are taken in one go, so that those of our own are not kept waiting.
 const SWEPT: usize = 64;
+
+/// Between two warnings of one listener about PROXY headers.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 
 const OPEN: u8 = 0;
 /// The listening socket is no longer ours; connections go on.

@@ -17,6 +17,7 @@ fn tcp(name: &str) -> model::Listener {
         bind: Bind::Tcp { address: "127.0.0.1:0".parse().unwrap(), only_v6: false },
         tls: Vec::new(),
         http2: true,
+        proxy_protocol: None,
         sharing: Default::default(),
         limits: model::Limits::default(),
         timeouts: model::ClientTimeouts::default(),

@@ -305,6 +305,7 @@ pub(crate) mod tests {
             bind: model::Bind::Tcp { address: "127.0.0.1:0".parse().unwrap(), only_v6: false },
             tls: certificates.to_vec(),
             http2: true,
+            proxy_protocol: None,
             sharing: Default::default(),
             limits: model::Limits::default(),
             timeouts: model::ClientTimeouts::default(),

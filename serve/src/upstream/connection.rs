@@ -21,6 +21,18 @@ pub(crate) struct Connection {
     pub(crate) timer: Timer,
     /// Answers that came by it.
     pub(crate) answers: u64,
+    /// Whose requests it may carry.
+    pub(crate) owner: Owner,
+}
+
+/// Whose requests a connection may carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// Everybody's.
+    #[default]
+    Anyone,
+    /// Those of this connection of a client, which it was begun for by a PROXY header.
+    Client(u64),
 }
 
 impl Connection {
@@ -31,6 +43,7 @@ impl Connection {
             output: BytesMut::new(),
             timer: Timer::default(),
             answers: 0,
+            owner: Owner::Anyone,
         }
     }
 

@@ -7,6 +7,7 @@
 mod balance;
 mod connection;
 mod group;
+mod introduction;
 mod policy;
 mod pool;
 mod probe;
@@ -17,8 +18,9 @@ mod table;
 mod timer;
 
 pub use balance::{Member, Snapshot};
-pub(crate) use connection::Connection;
+pub(crate) use connection::{Connection, Owner};
 pub use group::Upstream;
+pub(crate) use introduction::introduce;
 pub use policy::{Change, Decisions, Event};
 pub use probe::{ProbeFailure, ProbeOk};
 pub use server::{Lease, Server};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::Connection;
+use super::{Connection, Owner};
 
 /// The idle connections to one server. The one used last is taken first: it is the least likely to have been closed, and
 /// those that are not needed run into their timeout.
@@ -31,17 +31,19 @@ struct Idle {
 }
 
 impl IdlePool {
-    /// The connection used last, if it is idle for no longer than `youngest` and has neither expired nor been closed by
-    /// the server. Those that have are closed on the way.
-    pub(crate) fn take(&self, now: Instant, youngest: Option<Duration>) -> Option<Connection> {
+    /// The connection of this owner that was used last, if it is idle for no longer than `youngest` and has neither
+    /// expired nor been closed by the server. Those that have are closed on the way.
+    pub(crate) fn take(&self, owner: Owner, now: Instant, youngest: Option<Duration>) -> Option<Connection> {
         loop {
             let idle = {
                 let mut state = self.state.lock();
-                let last = state.connections.back()?;
-                if youngest.is_some_and(|limit| now.duration_since(last.since) > limit) {
+                // The very last, but where connections have owners.
+                let place = state.connections.iter().rposition(|idle| idle.connection.owner == owner)?;
+                let since = state.connections[place].since;
+                if youngest.is_some_and(|limit| now.duration_since(since) > limit) {
                     return None;
                 }
-                state.connections.pop_back()?
+                state.connections.remove(place)?
             };
             if idle.until > now && idle.connection.is_quiet() {
                 return Some(idle.connection);
@@ -134,16 +136,37 @@ mod tests {
         pool.put(first, Instant::now(), MINUTE, 8);
         tokio::time::advance(MINUTE / 2).await;
         pool.put(second, Instant::now(), MINUTE, 8);
-        let taken = pool.take(Instant::now(), None).unwrap();
+        let taken = pool.take(Owner::Anyone, Instant::now(), None).unwrap();
         assert_eq!(taken.answers, 2);
         assert!(
-            pool.take(Instant::now(), Some(Duration::from_secs(1))).is_none(),
+            pool.take(Owner::Anyone, Instant::now(), Some(Duration::from_secs(1))).is_none(),
             "too old for this request"
         );
         assert_eq!(pool.len(), 1);
         tokio::time::advance(MINUTE / 2).await;
-        assert!(pool.take(Instant::now(), None).is_none());
+        assert!(pool.take(Owner::Anyone, Instant::now(), None).is_none());
         assert_eq!(pool.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_connection_carries_nobody_but_its_owner() {
+        let pool = IdlePool::default();
+        let owners = [Owner::Client(1), Owner::Client(2), Owner::Anyone];
+        let far_ends: Vec<_> = owners
+            .into_iter()
+            .map(|owner| {
+                let (mut connection, far) = pair();
+                connection.owner = owner;
+                pool.put(connection, Instant::now(), MINUTE, 8);
+                far
+            })
+            .collect();
+        assert!(pool.take(Owner::Client(3), Instant::now(), None).is_none());
+        for owner in owners {
+            assert_eq!(pool.take(owner, Instant::now(), None).unwrap().owner, owner);
+            assert!(pool.take(owner, Instant::now(), None).is_none());
+        }
+        drop(far_ends);
     }
 
     #[tokio::test]
@@ -156,8 +179,9 @@ mod tests {
             far_ends.push(far);
             pool.put(connection, Instant::now(), MINUTE, 2);
         }
-        let numbers: Vec<_> =
-            std::iter::from_fn(|| pool.take(Instant::now(), None)).map(|taken| taken.answers).collect();
+        let numbers: Vec<_> = std::iter::from_fn(|| pool.take(Owner::Anyone, Instant::now(), None))
+            .map(|taken| taken.answers)
+            .collect();
         assert_eq!(numbers, [2, 1]);
     }
 

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use http::{Method, StatusCode};
-use playhouse_config::model::Health;
+use playhouse_config::model::{self, Health};
 use playhouse_protocol::http1::{HeadLimits, ResponseError, ResponseParser};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
 
-use super::{Server, Upstream};
+use super::{Server, Upstream, introduce};
 use crate::net::{Connector, Stream};
 
 impl Upstream {
@@ -21,8 +21,9 @@ impl Upstream {
         let Some(health) = &snapshot.settings.health else {
             return Ok(ProbeOk { status: StatusCode::OK, duration: Duration::ZERO });
         };
-        let status =
-            timeout(health.timeout, ask(server, health)).await.map_err(|_| ProbeFailure::Timeout)??;
+        let status = timeout(health.timeout, ask(server, &snapshot.settings, health))
+            .await
+            .map_err(|_| ProbeFailure::Timeout)??;
         let (lowest, highest) = health.statuses;
         if !(lowest..=highest).contains(&status.as_u16()) {
             return Err(ProbeFailure::Status(status));
@@ -31,14 +32,23 @@ impl Upstream {
     }
 }
 
-async fn ask(server: &Server, health: &Health) -> Result<StatusCode, ProbeFailure> {
+async fn ask(
+    server: &Server,
+    settings: &model::Upstream,
+    health: &Health,
+) -> Result<StatusCode, ProbeFailure> {
     let mut stream = Connector::connect(server.address()).await.map_err(ProbeFailure::Connect)?;
     let host = health.host.as_deref().unwrap_or(server.host().to_str().unwrap_or_default());
     let request = format!(
         "GET {} HTTP/1.1\r\nhost: {host}\r\nuser-agent: playhouse-health\r\naccept: */*\r\nconnection: close\r\n\r\n",
         health.path
     );
-    stream.write_all(request.as_bytes()).await.map_err(|_| ProbeFailure::Closed)?;
+    let mut bytes = BytesMut::new();
+    if let Some(version) = settings.proxy_protocol {
+        introduce(&mut bytes, version, None);
+    }
+    bytes.extend_from_slice(request.as_bytes());
+    stream.write_all(&bytes).await.map_err(|_| ProbeFailure::Closed)?;
     head(&mut stream).await
 }
 

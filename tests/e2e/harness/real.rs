@@ -26,11 +26,7 @@ impl Real {
     #[track_caller]
     pub fn nginx() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        // nginx cannot bind port 0 and say which it became. No other process of the tests uses this address of the
-        // loopback network, so a port that was free a moment ago is free still.
-        let address = SocketAddr::from(([127, 64, process_byte(), next_byte()], 0));
-        let address =
-            TcpListener::bind(address).and_then(|listener| listener.local_addr()).expect("loopback");
+        let address = free_address();
         let process = Process::start("nginx", &mut nginx(folder.path(), address));
         Real { process, address, folder, restart: nginx }.listening()
     }
@@ -51,6 +47,15 @@ impl Real {
     #[track_caller]
     pub fn django() -> Self {
         Real::printing("gunicorn", gunicorn)
+    }
+
+    /// nginx behind a proxy: it takes connections with a PROXY header alone, and answers with the client's address.
+    #[track_caller]
+    pub fn nginx_behind_proxy() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let address = free_address();
+        let process = Process::start("nginx", &mut nginx_behind_proxy(folder.path(), address));
+        Real { process, address, folder, restart: nginx_behind_proxy }.listening()
     }
 
     /// Kills it without warning.
@@ -97,7 +102,31 @@ impl Real {
     }
 }
 
+/// An address for a server that cannot bind port 0 and say which it became. No other process of the tests uses this
+/// address of the loopback network, so a port that was free a moment ago is free still.
+#[track_caller]
+pub(super) fn free_address() -> SocketAddr {
+    let address = SocketAddr::from(([127, 64, process_byte(), next_byte()], 0));
+    TcpListener::bind(address).and_then(|listener| listener.local_addr()).expect("loopback")
+}
+
 fn nginx(folder: &Path, address: SocketAddr) -> Command {
+    let here = folder.display();
+    let server = format!(
+        "server {{ listen {address}; listen unix:{here}/nginx.sock; location = /moved {{ return 302 /elsewhere; }}\n\
+             location = /forbidden {{ return 403; }} location = /empty {{ return 204; }} }}"
+    );
+    nginx_with(folder, &server)
+}
+
+fn nginx_behind_proxy(folder: &Path, address: SocketAddr) -> Command {
+    let server = format!(
+        "server {{ listen {address} proxy_protocol; location / {{ return 200 \"$proxy_protocol_addr $proxy_protocol_port\\n\"; }} }}"
+    );
+    nginx_with(folder, &server)
+}
+
+fn nginx_with(folder: &Path, server: &str) -> Command {
     let here = folder.display();
     let configuration = format!(
         "daemon off; master_process off; pid {here}/nginx.pid; error_log stderr;\n\
@@ -107,8 +136,7 @@ fn nginx(folder: &Path, address: SocketAddr) -> Command {
              client_body_temp_path {here}/body; proxy_temp_path {here}/proxy; fastcgi_temp_path {here}/fastcgi;\n\
              uwsgi_temp_path {here}/uwsgi; scgi_temp_path {here}/scgi;\n\
              types {{ text/html html; text/plain txt; }} default_type application/octet-stream;\n\
-             server {{ listen {address}; listen unix:{here}/nginx.sock; location = /moved {{ return 302 /elsewhere; }}\n\
-                 location = /forbidden {{ return 403; }} location = /empty {{ return 204; }} }}\n\
+             {server}\n\
          }}\n"
     );
     // One that was killed leaves its socket's file, and does not start over it.

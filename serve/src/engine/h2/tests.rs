@@ -26,7 +26,13 @@ mod drain;
 mod hostile;
 
 fn settings() -> Settings {
-    Settings { limits: Limits::default(), timeouts: ClientTimeouts::default(), http2: true, tls: None }
+    Settings {
+        limits: Limits::default(),
+        timeouts: ClientTimeouts::default(),
+        http2: true,
+        proxy_protocol: None,
+        tls: None,
+    }
 }
 
 /// A connection that is served, and the client's end of it.

@@ -97,6 +97,7 @@ impl Site {
                 listener_index: 0,
                 peer: Peer::Unix,
                 local: None,
+                proxied: None,
                 tls: None,
                 rate: None,
             }),

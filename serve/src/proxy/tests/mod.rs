@@ -98,6 +98,7 @@ fn settings_of(addresses: &[SocketAddr]) -> model::Upstream {
     model::Upstream {
         name: "api".into(),
         servers: addresses.iter().map(server).collect(),
+        proxy_protocol: None,
         balance: model::Balance::RoundRobin,
         health: None,
         ejection: Some(model::Ejection::default()),
@@ -129,6 +130,7 @@ fn request(method: Method, headers: &[(&'static str, &'static str)], body: Reque
             listener_index: 0,
             peer: Peer::Tcp("192.0.2.7:4000".parse().unwrap()),
             local: None,
+            proxied: None,
             tls: None,
             rate: None,
         }),
