@@ -1,11 +1,12 @@
 //! What crosses a wire or a process boundary, without I/O: bytes go in, values come out, and the other way round.
 //!
 //! [`http1`] reads and writes HTTP/1.1 messages, for the server engine and for the upstream client. Nothing here knows
-//! sockets, timers or tasks; all input is hostile. [`proxy_protocol`] is what proxies say of their clients, [`control`]
-//! what controllers and instances say to each other.
+//! sockets, timers or tasks; all input is hostile. [`fastcgi`] is how PHP is asked, [`proxy_protocol`]
+//! what proxies say of their clients, [`control`] what controllers and instances say to each other.
 
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod fastcgi;
 pub mod http1;
 pub mod proxy_protocol;

@@ -20,6 +20,7 @@ pub use framing::{BodyLength, connection_has};
 pub use host::is_valid_host;
 pub use request::{HeadError, RequestHead, RequestParser};
 pub use response::{ResponseError, ResponseHead, ResponseParser};
+pub(crate) use syntax::field;
 pub use syntax::list_items;
 
 /// What a head may measure.

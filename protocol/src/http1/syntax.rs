@@ -38,7 +38,7 @@ pub fn list_items(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
 
 /// The name of a field line, and where its value lies in it. `None` where it is malformed, obs-fold and (unless
 /// `blank_before_colon`) whitespace before the colon included; the value's characters are not looked at.
-pub(super) fn field(line: &[u8], blank_before_colon: bool) -> Option<(HeaderName, Range<usize>)> {
+pub(crate) fn field(line: &[u8], blank_before_colon: bool) -> Option<(HeaderName, Range<usize>)> {
     // Names are short.
     let colon = line.iter().position(|byte| *byte == b':')?;
     let mut name = &line[..colon];
