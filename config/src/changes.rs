@@ -185,7 +185,7 @@ fn listener(before: &Listener, after: &Listener) -> Vec<&'static str> {
 }
 
 fn upstream(before: &Upstream, after: &Upstream) -> Vec<&'static str> {
-    differing!(before, after, Upstream { servers, proxy_protocol, balance, health, ejection, timeouts, keep_alive, retries; name })
+    differing!(before, after, Upstream { servers, protocol, proxy_protocol, balance, health, ejection, timeouts, keep_alive, retries; name })
 }
 
 fn route(before: &Route, after: &Route) -> Vec<&'static str> {

@@ -329,6 +329,8 @@ pub struct Upstream {
     pub name: Arc<str>,
     /// At least one; addresses are unique.
     pub servers: Vec<Server>,
+    /// What its servers speak, by the routes that name it.
+    pub protocol: UpstreamProtocol,
     /// Says to the servers who the client is, by a PROXY header at the beginning of each connection; `None` does not.
     pub proxy_protocol: Option<ProxyVersion>,
     /// How a server is chosen.
@@ -373,6 +375,16 @@ impl std::fmt::Display for Address {
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
+}
+
+/// What the servers of an upstream speak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UpstreamProtocol {
+    /// HTTP/1.1.
+    #[default]
+    Http,
+    /// FastCGI, the responder role.
+    FastCgi,
 }
 
 /// The version of a PROXY header.
@@ -455,7 +467,8 @@ impl Default for UpstreamTimeouts {
 /// Idle connections to each server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// Kept per server; 0 closes after each answer. Default 64.
+    /// Kept per server; 0 closes after each answer. Default 64, and 0 for FastCGI: behind each idle connection a process
+    /// waits that serves nobody else.
     pub max_idle: usize,
     /// An idle connection is closed after this. Default 60 s.
     pub timeout: Duration,
@@ -541,6 +554,8 @@ pub enum Target {
     Static(Static),
     /// Requests forwarded to an upstream.
     Proxy(Proxy),
+    /// Scripts of a FastCGI program such as php-fpm, and the files beside them.
+    FastCgi(FastCgi),
     /// A handler that the embedding program has registered by this name.
     Handler(Arc<str>),
 }
@@ -618,6 +633,29 @@ pub struct Proxy {
     pub strip_prefix: bool,
     /// Send the client's `Host`; false sends the server's address. Default true.
     pub preserve_host: bool,
+}
+
+/// Scripts beneath a root, run by an upstream, and the files beside them. A prefix route's own path is taken off first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FastCgi {
+    /// The name of an upstream that exists and speaks FastCGI.
+    pub upstream: Arc<str>,
+    /// The directory; nothing outside of it is run or opened.
+    pub root: PathBuf,
+    /// The same directory as the servers see it. Default `root`.
+    pub script_root: PathBuf,
+    /// What answers for a directory, the first that exists. Default `index.php`, `index.html`.
+    pub index: Vec<String>,
+    /// What names of scripts end with, each beginning with a dot. Default `.php`.
+    pub split: Vec<String>,
+    /// Whether the first script among `index`, at the root, answers for what does not exist. Default true.
+    pub front_controller: bool,
+    /// Further variables for the scripts; they replace what is told under the same name.
+    pub params: Vec<(String, String)>,
+    /// Bytes of content without a length that are held until all of it has come; more is answered with 411. Default 1 MiB.
+    pub buffer: u64,
+    /// A directory whose files scripts may have sent by `X-Accel-Redirect` or `X-Sendfile`; `None` is none.
+    pub sendfile: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ fn all_errors_of_a_file_come_at_once_in_its_order() {
     },
     routes: [
         (path: "/api/", to: Proxy("apii")),
-        (path: "api", to: FastCgi(upstream: "api")),
+        (path: "api", to: App(name: "api")),
         (path: "/api/", to: Redirect(status: 200, location: "{url}")),
         (path: "/", to: Static(root: "public", indx: [])),
     ],
@@ -70,7 +70,7 @@ site.ron:11:26: upstreams.api.servers: missing; an upstream has at least one, su
 site.ron:11:39: upstreams.api.balance: there is no LeastConections; did you mean LeastConnections?
 site.ron:14:29: routes[0].to: no upstream "apii"; did you mean "api"?
 site.ron:15:16: routes[1].path: "api" is no path to match: it begins with "/"
-site.ron:15:27: routes[1].to: this build does not have FastCgi yet; it has Respond, Redirect, Static, Proxy, Handler
+site.ron:15:27: routes[1].to: this build does not have App yet; it has Respond, Redirect, Static, Proxy, FastCgi, Handler
 site.ron:16:9: routes[2]: matches the same as routes[0], "/api/" on all listeners; no request would reach one of them
 site.ron:16:46: routes[2].to.status: 200 is no redirect; choose 301 or 308 (for good), 302 or 307 (for now), or 303 (fetch with GET)
 site.ron:16:61: routes[2].to.location: no variable {url}; did you mean {uri}?
@@ -331,6 +331,49 @@ fn errors_of_listeners() {
 }
 
 #[test]
+fn errors_of_scripts() {
+    let site = |to: &str, upstream: &str| {
+        format!(
+            "(name: \"s\", listeners: {{\"http\": \"127.0.0.1:1\"}}, upstreams: {{\"php\": ({upstream})}},\nroutes: [(to: {to})])"
+        )
+    };
+    let servers = "servers: [\"127.0.0.1:9000\"]";
+    for (to, upstream, expected) in [
+        (
+            "FastCgi(upstream: \"phpp\")",
+            servers,
+            "site.ron:2:15: routes[0].to.root: missing; name the directory of the scripts\n\
+             site.ron:2:15: routes[0].to: no upstream \"phpp\"; did you mean \"php\"?",
+        ),
+        (
+            "FastCgi(upstream: \"php\", root: \"/a\", split: [\"php\"], index: \"a/b\", script_root: \"b\")",
+            servers,
+            "site.ron:2:60: routes[0].to.split[0]: \"php\" is no suffix of scripts; write a dot and letters, such as \".php\"\n\
+             site.ron:2:75: routes[0].to.index[0]: \"a/b\" is no file name; index files lie in the directory itself\n\
+             site.ron:2:95: routes[0].to.script_root: is a path on the side of the servers; it begins with \"/\"",
+        ),
+        (
+            "FastCgi(upstream: \"php\", root: \"/a\", params: {\"HTTP_X\": \"1\", \"A-B\": \"2\"})",
+            servers,
+            "site.ron:2:71: routes[0].to.params.HTTP_X: variables that begin with HTTP_ are the client's fields; choose another name\n\
+             site.ron:2:83: routes[0].to.params.A-B: \"A-B\" is no variable; use letters, digits and '_'",
+        ),
+        (
+            "FastCgi(upstream: \"php\", root: \"/a\")), (path: \"/x\", to: Proxy(\"php\")",
+            servers,
+            "site.ron:1:68: upstreams.php: is named by Proxy and by FastCgi routes; its servers speak one of the two, so make it two upstreams",
+        ),
+        (
+            "FastCgi(upstream: \"php\", root: \"/a\")",
+            "servers: [\"127.0.0.1:9000\"], proxy_protocol: V2",
+            "site.ron:1:114: upstreams.php.proxy_protocol: is for HTTP, and these servers speak FastCGI, which tells them who the client is; leave it out",
+        ),
+    ] {
+        assert_eq!(errors(&site(to, upstream)), expected, "for {to}");
+    }
+}
+
+#[test]
 fn errors_of_upstreams() {
     check(
         &[
@@ -379,7 +422,7 @@ fn errors_of_routes() {
         &[
             (
                 "path: \"/\"",
-                "site.ron:2:1: routes[0].to: missing; say what answers: Respond, Redirect, Static, Proxy or Handler",
+                "site.ron:2:1: routes[0].to: missing; say what answers: Respond, Redirect, Static, Proxy, FastCgi or Handler",
             ),
             ("to: Proxy(\"zzz\")", "site.ron:2:6: routes[0].to: no upstream \"zzz\"; there is \"api\""),
             ("to: Proxi(\"api\")", "site.ron:2:6: routes[0].to: there is no Proxi; did you mean Proxy?"),

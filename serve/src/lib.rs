@@ -1,7 +1,7 @@
 //! The data path: what is answered, and how. The tables, and the code that a request runs through.
 //!
 //! A request goes downwards: [`engine`] (bytes to an [`Exchange`]) → [`Site`] (route) → one of [`respond`], [`files`],
-//! [`proxy`] (through [`upstream`]) or a [`handler`] → [`ledger`], [`metrics`], [`access_log`].
+//! [`proxy`] or [`fastcgi`] (through [`upstream`]) or a [`handler`] → [`ledger`], [`metrics`], [`access_log`].
 //! Nothing here knows that actors exist: they hold these tables by `Arc`, and decide.
 
 #![forbid(unsafe_code)]
@@ -12,6 +12,7 @@ pub mod body;
 pub mod engine;
 pub mod epoch;
 pub mod exchange;
+pub mod fastcgi;
 pub mod files;
 pub mod handler;
 pub mod ledger;

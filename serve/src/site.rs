@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::access_log::AccessLog;
 use crate::application::{Application, End};
+use crate::fastcgi::fastcgi;
 use crate::files::FileCache;
 use crate::handler::Handler;
 use crate::metrics::{ListenerMetrics, Metrics, RouteMetrics};
@@ -263,6 +264,7 @@ async fn answer(route: &Route, path: &NormalisedPath, exchange: &mut Exchange) -
         Target::Redirect(redirect) => redirect.answer(exchange.request.uri(), exchange.request.headers()),
         // Boxed: it is by far the largest, and every request's future would be as large.
         Target::Proxy(target) => Box::pin(proxy(target, exchange)).await,
+        Target::FastCgi(target) => Box::pin(fastcgi(target, exchange, path)).await,
         Target::Static(files) => files.answer(exchange, path).await,
         Target::Handler(handler) => handler.handle(exchange).await,
     }

@@ -29,6 +29,7 @@ mod limits;
 mod listeners;
 mod malformed;
 mod messages;
+mod php;
 mod plan;
 mod pressure;
 mod proxy_protocol;

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::{
-    Admin, Handler, Instances, Listener, Proxy, Redirect, Respond, Route, Server, Static, Target, Upstream,
+    Admin, FastCgi, Handler, Instances, Listener, Proxy, Redirect, Respond, Route, Server, Static, Target,
+    Upstream,
 };
 
 impl Route {
@@ -33,6 +34,12 @@ impl Target {
     /// An upstream of the site.
     pub fn proxy(upstream: impl Into<String>) -> Target {
         Target::Proxy(Proxy { upstream: Some(upstream.into()), ..Proxy::default() })
+    }
+
+    /// Scripts of a FastCGI upstream beneath a directory, and the files beside them.
+    pub fn fastcgi(upstream: impl Into<String>, root: impl Into<PathBuf>) -> Target {
+        let (upstream, root) = (Some(upstream.into()), Some(root.into()));
+        Target::FastCgi(FastCgi { upstream, root, ..FastCgi::default() })
     }
 
     /// A handler of the embedding program.

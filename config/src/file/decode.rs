@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Ejection, EjectionSettings, Named, ProxyProtocol, Target, Trust};
+use super::{Ejection, EjectionSettings, Named, Names, ProxyProtocol, Target, Trust};
 use crate::document::{Key, Node, Shape};
 use crate::error::{At, Report, nearest};
 
@@ -236,8 +236,18 @@ impl Decode for ProxyProtocol {
     }
 }
 
-const TARGETS: &[&str] = &["Respond", "Redirect", "Static", "Proxy", "Handler"];
-const LATER_TARGETS: &[&str] = &["FastCgi", "App"];
+impl Decode for Names {
+    fn decode(node: &Node<'_>, at: &At, report: &mut Report<'_>) -> Option<Self> {
+        match &node.shape {
+            Shape::String(name) => Some(Names(vec![name.clone()])),
+            Shape::List(_) => Vec::decode(node, at, report).map(Names),
+            _ => mismatch(node, at, report, "a string in quotes, or a list of them"),
+        }
+    }
+}
+
+const TARGETS: &[&str] = &["Respond", "Redirect", "Static", "Proxy", "FastCgi", "Handler"];
+const LATER_TARGETS: &[&str] = &["App"];
 
 impl Decode for Target {
     fn decode(node: &Node<'_>, at: &At, report: &mut Report<'_>) -> Option<Self> {
@@ -255,6 +265,7 @@ impl Decode for Target {
             "Redirect" => Decode::decode(payload, at, report).map(Target::Redirect),
             "Static" => Decode::decode(payload, at, report).map(Target::Static),
             "Proxy" => Decode::decode(payload, at, report).map(Target::Proxy),
+            "FastCgi" => Decode::decode(payload, at, report).map(Target::FastCgi),
             "Handler" => Decode::decode(payload, at, report).map(Target::Handler),
             name if LATER_TARGETS.contains(&name) => {
                 let message = format!("this build does not have {name} yet; it has {}", TARGETS.join(", "));

@@ -350,6 +350,8 @@ pub enum Target {
     Static(Static),
     /// An upstream.
     Proxy(Proxy),
+    /// Scripts, and the files beside them.
+    FastCgi(FastCgi),
     /// A handler of the embedding program.
     Handler(Handler),
 }
@@ -406,6 +408,34 @@ record! {
     }
     short: upstream
 }
+
+record! {
+    /// `FastCgi(upstream: "php", root: "public", …)`.
+    FastCgi {
+        /// Required.
+        upstream: String,
+        /// Required.
+        root: PathBuf,
+        /// `root` as the servers see it; absolute.
+        script_root: PathBuf,
+        /// Default `["index.php", "index.html"]`.
+        index: Names,
+        /// Default `".php"`.
+        split: Names,
+        /// Whether the index script at the root answers for what is missing.
+        front_controller: bool,
+        /// Further variables.
+        params: Named<String>,
+        /// Bytes of content without a length that are held.
+        buffer: Size,
+        /// Whose files scripts may have sent.
+        sendfile: PathBuf,
+    }
+}
+
+/// `"name"` or `["name", …]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Names(pub Vec<String>);
 
 record! {
     /// `Handler("name")`.

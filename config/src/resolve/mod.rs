@@ -2,6 +2,7 @@
 //! hides another: each part is resolved on its own, and `None` only says that its errors are in the report.
 
 mod address;
+mod fastcgi;
 mod instances;
 mod listener;
 mod pattern;
@@ -44,7 +45,7 @@ pub(crate) fn site(raw: &file::Site, directory: &Path, report: &mut Report<'_>) 
     let admin_bind = raw.admin.as_ref().and_then(|admin| admin.bind.as_ref()?.parse().ok());
     let drain = drain_timeout.unwrap_or(DRAIN_TIMEOUT);
     let listeners = resolver.listeners(raw.listeners.as_ref(), admin_bind, drain, &at.field("listeners"));
-    let upstreams = resolver.upstreams(raw.upstreams.as_ref(), &at.field("upstreams"));
+    let upstreams = resolver.upstreams(raw.upstreams.as_ref(), raw.routes.as_deref(), &at.field("upstreams"));
     let routes = resolver.routes(raw, &at.field("routes"));
     Some(Site {
         name: name?,

@@ -85,7 +85,7 @@ impl Resolver<'_, '_> {
             .required(
                 raw.to.as_ref(),
                 &to_at,
-                "missing; say what answers: Respond, Redirect, Static, Proxy or Handler",
+                "missing; say what answers: Respond, Redirect, Static, Proxy, FastCgi or Handler",
             )
             .and_then(|to| self.target(to, path.as_ref(), site.upstreams.as_ref(), &to_at));
         let matched = match (&listeners, &host, &path) {

@@ -1,5 +1,7 @@
 //! What answers a route.
 
+use std::sync::Arc;
+
 use http::{HeaderValue, StatusCode};
 
 use super::Resolver;
@@ -27,6 +29,7 @@ impl Resolver<'_, '_> {
             file::Target::Redirect(raw) => self.redirect(raw, at).map(Target::Redirect),
             file::Target::Static(raw) => self.files(raw, at).map(Target::Static),
             file::Target::Proxy(raw) => self.proxy(raw, path, upstreams, at).map(Target::Proxy),
+            file::Target::FastCgi(raw) => self.fastcgi(raw, upstreams, at).map(Target::FastCgi),
             file::Target::Handler(raw) => {
                 let name =
                     self.required(raw.name.as_deref(), &at.field("name"), "missing; name a handler")?;
@@ -92,7 +95,7 @@ impl Resolver<'_, '_> {
         Some(Static { root: root?, index: index?, precompressed, cache_control: cache_control? })
     }
 
-    fn index(&mut self, raw: Option<&[String]>, at: &At) -> Option<Vec<String>> {
+    pub(super) fn index(&mut self, raw: Option<&[String]>, at: &At) -> Option<Vec<String>> {
         let Some(raw) = raw else { return Some(vec!["index.html".to_owned()]) };
         let mut valid = Some(());
         for (position, name) in raw.iter().enumerate() {
@@ -116,22 +119,28 @@ impl Resolver<'_, '_> {
             let message = "the route's path is exact and has no prefix to take off; end it with \"/\"";
             self.report.error(&at.field("strip_prefix"), message);
         }
-        let name = self.required(
-            raw.upstream.as_deref(),
-            &at.field("upstream"),
-            "missing; name an upstream of the site",
-        )?;
+        Some(Proxy {
+            upstream: self.upstream_name(raw.upstream.as_deref(), upstreams, at)?,
+            strip_prefix: raw.strip_prefix.unwrap_or(false),
+            preserve_host: raw.preserve_host.unwrap_or(true),
+        })
+    }
+
+    /// The name of an upstream that exists.
+    pub(super) fn upstream_name(
+        &mut self,
+        raw: Option<&str>,
+        upstreams: Option<&Named<file::Upstream>>,
+        at: &At,
+    ) -> Option<Arc<str>> {
+        let name = self.required(raw, &at.field("upstream"), "missing; name an upstream of the site")?;
         let names =
             || upstreams.into_iter().flat_map(|upstreams| &upstreams.0).map(|(name, _)| name.as_str());
         // If the map itself could not be read, which names it has is not known.
         if !names().any(|known| known == name) && !self.report.failed_itself(&At::root().field("upstreams")) {
             return self.refuse(at, unknown("no upstream", name, names()));
         }
-        Some(Proxy {
-            upstream: name.into(),
-            strip_prefix: raw.strip_prefix.unwrap_or(false),
-            preserve_host: raw.preserve_host.unwrap_or(true),
-        })
+        Some(name.into())
     }
 
     /// A field value without surrounding white space (RFC 9110 §5.5).

@@ -10,7 +10,7 @@ use super::Resolver;
 use super::value::shown;
 use crate::error::At;
 use crate::file::{self, Named};
-use crate::model::{Ejection, Health, KeepAlive, Server, Upstream, UpstreamTimeouts};
+use crate::model::{Ejection, Health, KeepAlive, Server, Upstream, UpstreamProtocol, UpstreamTimeouts};
 
 /// Heaviest weight of a server.
 const MAX_WEIGHT: u64 = 65_535;
@@ -29,17 +29,31 @@ impl Resolver<'_, '_> {
     pub(super) fn upstreams(
         &mut self,
         raw: Option<&Named<file::Upstream>>,
+        routes: Option<&[file::Route]>,
         at: &At,
     ) -> Option<Vec<Upstream>> {
         let Some(raw) = raw else { return Some(Vec::new()) };
         self.unique_names(raw, at);
         let upstreams: Vec<Option<Upstream>> =
-            raw.0.iter().map(|(name, raw)| self.upstream(name, raw, &at.key(name))).collect();
+            raw.0.iter().map(|(name, raw)| self.upstream(name, raw, routes, &at.key(name))).collect();
         upstreams.into_iter().collect()
     }
 
-    fn upstream(&mut self, name: &str, raw: &file::Upstream, at: &At) -> Option<Upstream> {
+    fn upstream(
+        &mut self,
+        name: &str,
+        raw: &file::Upstream,
+        routes: Option<&[file::Route]>,
+        at: &At,
+    ) -> Option<Upstream> {
         let valid = self.name(name, at);
+        let protocol = self.upstream_protocol(name, routes, at);
+        if protocol == Some(UpstreamProtocol::FastCgi) && raw.proxy_protocol.is_some() {
+            self.report.error(
+                &at.field("proxy_protocol"),
+                "is for HTTP, and these servers speak FastCGI, which tells them who the client is; leave it out",
+            );
+        }
         let servers = self.servers(raw.servers.as_deref(), &at.field("servers"));
         let health = match &raw.health {
             Some(health) => self.health(health, &at.field("health")).map(Some),
@@ -47,12 +61,13 @@ impl Resolver<'_, '_> {
         };
         let ejection = self.ejection(raw.ejection.as_ref(), &at.field("ejection"));
         let timeouts = self.upstream_timeouts(raw.timeouts.as_ref(), &at.field("timeouts"));
-        let keep_alive = self.keep_alive(raw.keep_alive.as_ref(), &at.field("keep_alive"));
+        let keep_alive = self.keep_alive(raw.keep_alive.as_ref(), protocol, &at.field("keep_alive"));
         let retries = self.count_or(raw.retries, RETRIES, &at.field("retries"), 0..=MAX_RETRIES);
         valid?;
         Some(Upstream {
             name: name.into(),
             servers: servers?,
+            protocol: protocol?,
             proxy_protocol: raw.proxy_protocol,
             balance: raw.balance.unwrap_or_default(),
             health: health?,
@@ -185,8 +200,16 @@ impl Resolver<'_, '_> {
         Some(UpstreamTimeouts { connect: connect?, first_byte: first_byte?, idle: idle? })
     }
 
-    fn keep_alive(&mut self, raw: Option<&file::KeepAlive>, at: &At) -> Option<KeepAlive> {
-        let default = KeepAlive::default();
+    fn keep_alive(
+        &mut self,
+        raw: Option<&file::KeepAlive>,
+        protocol: Option<UpstreamProtocol>,
+        at: &At,
+    ) -> Option<KeepAlive> {
+        let mut default = KeepAlive::default();
+        if protocol == Some(UpstreamProtocol::FastCgi) {
+            default.max_idle = 0;
+        }
         let Some(raw) = raw else { return Some(default) };
         let max_idle = self.count_or(raw.max_idle, default.max_idle, &at.field("max_idle"), 0..=MAX_IDLE);
         let timeout = self.duration(raw.timeout, default.timeout, &at.field("timeout"));

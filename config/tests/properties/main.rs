@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use playhouse_config::file::{
-    AccessLog, Admin, Ejection, EjectionSettings, Health, Instances, Listener, LogFormat, Named, Proxy,
-    ProxyProtocol, Route, Scaling, Server, Site, Size, Static, Target, Trust, Upstream,
+    AccessLog, Admin, Ejection, EjectionSettings, FastCgi, Health, Instances, Listener, LogFormat, Named,
+    Names, Proxy, ProxyProtocol, Route, Scaling, Server, Site, Size, Static, Target, Trust, Upstream,
 };
 use playhouse_config::model::{Balance, Encoding, ProxyVersion};
 use playhouse_config::{Builder, Error, parse};
@@ -304,7 +304,7 @@ fn target() -> impl Strategy<Value = Target> {
         text(&["public", "/srv"]),
         of(subsequence(vec![Encoding::Zstd, Encoding::Br, Encoding::Gzip], 0..3)),
     );
-    let proxy = (text(&["api", "php"]), of(weighted_bool(0.1)), of(any::<bool>()));
+    let proxy = (text(&["api"]), of(weighted_bool(0.1)), of(any::<bool>()));
     prop_oneof![
         (select(vec![200u16, 404, 503, 204]), text(&["", "ok\n"]))
             .prop_map(|(status, body)| Target::respond(status, body)),
@@ -313,6 +313,17 @@ fn target() -> impl Strategy<Value = Target> {
         files.prop_map(|(root, precompressed)| {
             Target::Static(Static { root: Some(root.into()), precompressed, ..Static::default() })
         }),
+        (text(&["php"]), text(&["/srv", "app"]), of(any::<bool>()), of(vec(text(&[".php"]), 1..3))).prop_map(
+            |(upstream, root, front_controller, split)| {
+                Target::FastCgi(FastCgi {
+                    upstream: Some(upstream),
+                    root: Some(root.into()),
+                    front_controller,
+                    split: split.map(Names),
+                    ..FastCgi::default()
+                })
+            }
+        ),
         proxy.prop_map(|(upstream, strip_prefix, preserve_host)| {
             Target::Proxy(Proxy { upstream: Some(upstream), strip_prefix, preserve_host })
         }),

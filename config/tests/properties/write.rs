@@ -151,6 +151,14 @@ fn target(target: &Target) -> String {
                 .field("preserve_host", proxy.preserve_host, number);
             format!("Proxy{}", fields.end())
         }
+        Target::FastCgi(fastcgi) => {
+            let fields = Record::default()
+                .field("upstream", fastcgi.upstream.as_ref(), string)
+                .field("root", fastcgi.root.as_ref(), |root| string(root.display().to_string()))
+                .field("front_controller", fastcgi.front_controller, number)
+                .field("split", fastcgi.split.as_ref(), |split| list(&split.0, string));
+            format!("FastCgi{}", fields.end())
+        }
         Target::Handler(handler) => {
             format!("Handler({})", string(handler.name.as_deref().unwrap_or_default()))
         }

@@ -41,6 +41,7 @@ pub use self::cache::FileCache;
 use self::cache::{Cached, Content};
 use self::conditional::Precondition;
 use self::head::Head;
+pub(crate) use self::open::Kind;
 use self::open::{Found, Root};
 use self::range::ByteRange;
 use crate::exchange::Record;
@@ -104,6 +105,31 @@ impl Static {
         }
     }
 
+    /// Answers with what is at this path beneath the root.
+    pub(crate) async fn answer_at(&self, exchange: &mut Exchange, relative: &[u8]) -> Response<Body> {
+        let method = exchange.request.method();
+        if *method != Method::GET && *method != Method::HEAD {
+            return respond::method_not_allowed("GET, HEAD");
+        }
+        match self.select(relative, exchange.request.headers()).await {
+            Ok(Selected::File(content)) => serve(&exchange.request, &content),
+            Ok(Selected::Directory) => into_directory(exchange.request.uri()),
+            Err(error) => failed(&mut exchange.record, relative, error),
+        }
+    }
+
+    /// What is at this path beneath the root; it need not be readable.
+    ///
+    /// # Errors
+    /// What the kernel says; `ENOENT` for what is neither a regular file nor a directory.
+    pub(crate) async fn kind(&self, relative: &[u8]) -> Result<Kind, Errno> {
+        if !self.root.is_remote() {
+            return self.root.kind(relative);
+        }
+        let (root, path) = (self.root.clone(), relative.to_vec());
+        pooled(move || root.kind(&path)).await
+    }
+
     /// The representation of what is at `relative`: its index file where it is a directory, a precompressed sibling where
     /// the client prefers one.
     async fn select(&self, relative: &[u8], headers: &HeaderMap) -> Result<Selected, Errno> {
@@ -148,15 +174,21 @@ impl Static {
             }
         }
         let (root, path) = (self.root.clone(), path.to_vec());
-        let blocking = tokio::task::spawn_blocking(move || root.find(&path, coding, open::Mode::Blocking));
-        match blocking.await {
-            Ok(found) => found,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                // The runtime is ending.
-                Err(_) => Err(Errno::CANCELED),
-            },
-        }
+        pooled(move || root.find(&path, coding, open::Mode::Blocking)).await
+    }
+}
+
+/// Runs in the blocking pool.
+async fn pooled<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Errno> + Send + 'static,
+) -> Result<T, Errno> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is ending.
+            Err(_) => Err(Errno::CANCELED),
+        },
     }
 }
 
@@ -242,7 +274,7 @@ fn unsatisfiable(size: u64) -> Response<Body> {
 }
 
 /// To the same path with a final slash. The path is normalised: it begins with one slash, and no more.
-fn into_directory(uri: &Uri) -> Response<Body> {
+pub(crate) fn into_directory(uri: &Uri) -> Response<Body> {
     let location = match uri.query() {
         Some(query) => format!("{}/?{query}", uri.path()),
         None => format!("{}/", uri.path()),
@@ -253,7 +285,8 @@ fn into_directory(uri: &Uri) -> Response<Body> {
     }
 }
 
-fn failed(record: &mut Record, relative: &[u8], error: Errno) -> Response<Body> {
+/// What cannot be opened, and why.
+pub(crate) fn failed(record: &mut Record, relative: &[u8], error: Errno) -> Response<Body> {
     let status = match error {
         // EXDEV: out of the root. ELOOP: too many symlinks, or a magic one. ENXIO: a socket or a device without a driver.
         Errno::NOENT

@@ -50,6 +50,13 @@ pub(super) enum Found {
     Directory,
 }
 
+/// What a path leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File,
+    Directory,
+}
+
 impl Root {
     pub(super) fn new(config: &model::Static, cache: &Arc<FileCache>) -> Self {
         let mut directory = config.root.as_os_str().as_bytes().to_vec();
@@ -126,27 +133,23 @@ impl Root {
         CString::new([self.directory.as_os_str().as_bytes(), relative].concat()).map_err(|_| Errno::INVAL)
     }
 
+    /// What is at `relative`, which need not be readable.
+    pub(super) fn kind(&self, relative: &[u8]) -> Result<Kind, Errno> {
+        let relative = if relative.is_empty() { b"." } else { relative };
+        let file = self.open_beneath(relative, OFlags::PATH | OFlags::CLOEXEC)?;
+        let status = rustix::fs::statx(&file, c"", AtFlags::EMPTY_PATH, STAMP)?;
+        match FileType::from_raw_mode(status.stx_mode.into()) {
+            FileType::RegularFile => Ok(Kind::File),
+            FileType::Directory => Ok(Kind::Directory),
+            _ => Err(Errno::NOENT),
+        }
+    }
+
     /// Opens a regular file beneath the root as it is now. `None` is a directory.
     fn open(&self, relative: &[u8]) -> Result<Option<(OwnedFd, Stamp)>, Errno> {
-        let root = rustix::fs::openat(
-            rustix::fs::CWD,
-            &self.directory,
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Permissions::empty(),
-        )?;
         // Non-blocking, so that a FIFO without a writer does not hold the thread.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let open = || rustix::fs::openat2(&root, relative, flags, Permissions::empty(), resolve);
-        // A rename elsewhere while `..` of a symlink was resolved; the kernel cannot say whether we are still beneath.
-        let mut opened = open();
-        for _ in 0..8 {
-            if !matches!(opened, Err(Errno::AGAIN | Errno::INTR)) {
-                break;
-            }
-            opened = open();
-        }
-        let file = opened?;
+        let file = self.open_beneath(relative, flags)?;
         let status = rustix::fs::statx(&file, c"", AtFlags::EMPTY_PATH, STAMP)?;
         match FileType::from_raw_mode(status.stx_mode.into()) {
             FileType::RegularFile => {}
@@ -157,6 +160,27 @@ impl Root {
             self.remote.store(true, Ordering::Relaxed);
         }
         Ok(Some((file, Stamp::of(&status))))
+    }
+
+    /// Opens what is at a path, which cannot lead out of the root.
+    fn open_beneath(&self, relative: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        let root = rustix::fs::openat(
+            rustix::fs::CWD,
+            &self.directory,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Permissions::empty(),
+        )?;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let open = || rustix::fs::openat2(&root, relative, flags, Permissions::empty(), resolve);
+        // A rename elsewhere while `..` of a symlink was resolved; the kernel cannot say whether we are still beneath.
+        let mut opened = open();
+        for _ in 0..8 {
+            if !matches!(opened, Err(Errno::AGAIN | Errno::INTR)) {
+                break;
+            }
+            opened = open();
+        }
+        opened
     }
 }
 

@@ -15,7 +15,7 @@ use super::Stream;
 pub struct Connector;
 
 impl Connector {
-    /// Connects to `address`. A name is resolved anew; its addresses are tried in the resolver's order with the
+    /// Connects to `address`, however long it takes until a listener has room for one more. A name is resolved anew; its addresses are tried in the resolver's order with the
     /// families alternating, the next one beside the earlier ones after [`STAGGER`] or at their failure (RFC 8305 §5).
     ///
     /// # Errors
@@ -35,6 +35,10 @@ impl Connector {
 /// How long one address is given before the next is tried beside it; what RFC 8305 §5 recommends.
 const STAGGER: Duration = Duration::from_millis(250);
 
+/// Between two tries at a Unix socket whose queue is full.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
 #[allow(clippy::disallowed_methods)]
 async fn connect_tcp(address: SocketAddr) -> io::Result<Stream> {
     let stream = tokio::net::TcpStream::connect(address).await?;
@@ -44,7 +48,18 @@ async fn connect_tcp(address: SocketAddr) -> io::Result<Stream> {
 
 #[allow(clippy::disallowed_methods)]
 async fn connect_unix(path: &std::path::Path) -> io::Result<Stream> {
-    Ok(Stream::Unix(tokio::net::UnixStream::connect(path).await?))
+    let mut pause = SHORTEST_PAUSE;
+    loop {
+        match tokio::net::UnixStream::connect(path).await {
+            Ok(stream) => return Ok(Stream::Unix(stream)),
+            // The listener's queue is full. Over TCP the kernel would try again by itself.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<Stream> {

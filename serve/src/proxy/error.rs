@@ -7,7 +7,7 @@ use crate::{Body, Exchange, Outcome, RequestBodyError, respond};
 
 /// Why there is no answer of a server.
 #[derive(Debug)]
-pub(super) enum ProxyError {
+pub(crate) enum ProxyError {
     /// The client has failed.
     Client(RequestBodyError),
     /// The server has.
@@ -24,7 +24,7 @@ pub(super) enum ProxyError {
 
 impl ProxyError {
     /// The answer; its outcome is noted in the record.
-    pub(super) fn answer(self, exchange: &mut Exchange) -> Response<Body> {
+    pub(crate) fn answer(self, exchange: &mut Exchange) -> Response<Body> {
         let (status, outcome) = match &self {
             ProxyError::Client(error) if *error == RequestBodyError::Gone => {
                 (error.status(), Outcome::ClientGone)

@@ -202,7 +202,7 @@ pub(super) fn strip_answer(head: &mut ResponseHead, trailers: bool) -> Option<Du
 }
 
 /// Fields of a request that are not forwarded, or are made anew.
-fn ends_here(name: &HeaderName) -> bool {
+pub(crate) fn ends_here(name: &HeaderName) -> bool {
     let name = name.as_str();
     match name {
         "connection" | "keep-alive" | "proxy-connection" | "te" | "transfer-encoding" | "upgrade"
@@ -218,14 +218,14 @@ fn ends_here(name: &HeaderName) -> bool {
 }
 
 /// The fields that `Connection` lists.
-struct Listed<'a> {
+pub(crate) struct Listed<'a> {
     headers: &'a HeaderMap,
     /// Whether there are any but the usual, which end here in any case.
     any: bool,
 }
 
 impl<'a> Listed<'a> {
-    fn new(headers: &'a HeaderMap) -> Self {
+    pub(crate) fn new(headers: &'a HeaderMap) -> Self {
         let usual = |item: &[u8]| {
             [b"keep-alive".as_slice(), b"close", b"te", b"upgrade"]
                 .iter()
@@ -236,7 +236,7 @@ impl<'a> Listed<'a> {
         Listed { headers, any }
     }
 
-    fn has(&self, name: &HeaderName) -> bool {
+    pub(crate) fn has(&self, name: &HeaderName) -> bool {
         let listed = |item: &[u8]| item.eq_ignore_ascii_case(name.as_str().as_bytes());
         self.any
             && self.headers.get_all(header::CONNECTION).iter().flat_map(list_items).any(listed)

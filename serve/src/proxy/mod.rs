@@ -15,10 +15,10 @@
 
 mod attempt;
 mod body;
-mod error;
-mod fields;
+pub(crate) mod error;
+pub(crate) mod fields;
 mod sender;
-mod source;
+pub(crate) mod source;
 mod target;
 
 use std::task::Poll;

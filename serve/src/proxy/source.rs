@@ -12,7 +12,7 @@ use crate::{RequestBody, RequestBodyError};
 
 /// The content of the request, as the client sends it. Its beginning is kept until the answer has begun, so that the
 /// request can be sent again where that is safe.
-pub(super) struct Source {
+pub(crate) struct Source {
     body: RequestBody,
     length: BodyLength,
     /// Bytes that the client still owes, where it has said how many there are.
@@ -29,7 +29,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) fn new(body: RequestBody) -> Self {
+    pub(crate) fn new(body: RequestBody) -> Self {
         let length = match body.size_hint().exact() {
             _ if body.is_end_stream() => BodyLength::None,
             Some(length) => BodyLength::Length(length),
@@ -50,12 +50,12 @@ impl Source {
     }
 
     /// How the content is delimited on its way to the server: never as the client had it, always as counted here.
-    pub(super) fn length(&self) -> BodyLength {
+    pub(crate) fn length(&self) -> BodyLength {
         self.length
     }
 
     /// Whether it can be sent again to its end, whenever that turns out to be necessary. Not known of chunks.
-    pub(super) fn fits_replay(&self) -> bool {
+    pub(crate) fn fits_replay(&self) -> bool {
         match self.length {
             BodyLength::None => true,
             BodyLength::Length(length) => length <= LARGEST_REPLAY as u64,
@@ -64,12 +64,12 @@ impl Source {
     }
 
     /// Whether all of it has come already, so that nobody need be asked before it is sent.
-    pub(super) fn is_at_hand(&self) -> bool {
+    pub(crate) fn is_at_hand(&self) -> bool {
         matches!(self.body, RequestBody::Empty | RequestBody::Bytes(_))
     }
 
     /// Begins again. False where too much has gone by; then nothing changes.
-    pub(super) fn rewind(&mut self) -> bool {
+    pub(crate) fn rewind(&mut self) -> bool {
         if !self.overflown {
             self.given = 0;
             self.trailers_given = false;
@@ -78,7 +78,7 @@ impl Source {
     }
 
     /// The next piece. A client that does not send as much as it has announced is in error.
-    pub(super) fn poll_frame(
+    pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
@@ -130,7 +130,7 @@ impl Source {
     }
 
     /// The answer has begun: the request will not be sent again.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.overflown = true;
         // What has been kept has been given: the answer has begun on this very try.
         self.kept.drain(..self.given);

@@ -7,6 +7,7 @@ use http::{HeaderName, HeaderValue};
 use playhouse_config::model;
 
 use super::Router;
+use crate::fastcgi::FastCgiTarget;
 use crate::files::{FileCache, Static};
 use crate::handler::Handler;
 use crate::metrics::{Metrics, RouteMetrics};
@@ -41,6 +42,8 @@ pub enum Target {
     Static(Static),
     /// Requests forwarded to an upstream.
     Proxy(ProxyTarget),
+    /// Scripts, and the files beside them.
+    FastCgi(FastCgiTarget),
     /// A handler of the embedding program.
     Handler(Arc<dyn Handler>),
 }
@@ -102,6 +105,15 @@ impl Route {
             model::Target::Proxy(proxy) => match tables.upstreams.get(&proxy.upstream) {
                 Some(upstream) => Target::Proxy(ProxyTarget::new(proxy, &config.path, upstream)),
                 None => return Err(RouteError::Upstream { route: label, upstream: proxy.upstream.clone() }),
+            },
+            model::Target::FastCgi(fastcgi) => match tables.upstreams.get(&fastcgi.upstream) {
+                Some(upstream) => {
+                    let target = FastCgiTarget::new(fastcgi, &label, &config.path, upstream, tables.files);
+                    Target::FastCgi(target)
+                }
+                None => {
+                    return Err(RouteError::Upstream { route: label, upstream: fastcgi.upstream.clone() });
+                }
             },
             model::Target::Handler(name) => match tables.handlers.get(name) {
                 Some(handler) => Target::Handler(handler.clone()),

@@ -33,6 +33,8 @@ pub(crate) enum Owner {
     Anyone,
     /// Those of this connection of a client, which it was begun for by a PROXY header.
     Client(u64),
+    /// Those of scripts: it speaks FastCGI.
+    FastCgi,
 }
 
 impl Connection {

@@ -149,6 +149,7 @@ pub(crate) mod tests {
         model::Upstream {
             name: name.into(),
             servers: servers.iter().map(server).collect(),
+            protocol: Default::default(),
             proxy_protocol: None,
             balance: model::Balance::RoundRobin,
             health: None,

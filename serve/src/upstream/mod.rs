@@ -23,6 +23,7 @@ pub use group::Upstream;
 pub(crate) use introduction::introduce;
 pub use policy::{Change, Decisions, Event};
 pub use probe::{ProbeFailure, ProbeOk};
+pub(crate) use server::Newcomer;
 pub use server::{Lease, Server};
 pub use status::{ServerStatus, UpstreamStatus};
 pub use table::Upstreams;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use http::{Method, StatusCode};
-use playhouse_config::model::{self, Health};
+use playhouse_config::model::{self, Health, UpstreamProtocol};
+use playhouse_protocol::fastcgi::{Event, HeadError, HeadParser, Reader, RecordError, write};
 use playhouse_protocol::http1::{HeadLimits, ResponseError, ResponseParser};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
@@ -37,6 +38,9 @@ async fn ask(
     settings: &model::Upstream,
     health: &Health,
 ) -> Result<StatusCode, ProbeFailure> {
+    if settings.protocol == UpstreamProtocol::FastCgi {
+        return ask_fastcgi(server, health).await;
+    }
     let mut stream = Connector::connect(server.address()).await.map_err(ProbeFailure::Connect)?;
     let host = health.host.as_deref().unwrap_or(server.host().to_str().unwrap_or_default());
     let request = format!(
@@ -52,8 +56,55 @@ async fn ask(
     head(&mut stream).await
 }
 
+/// As a request for a script by the path, which php-fpm answers itself where that is its `ping.path`.
+async fn ask_fastcgi(server: &Server, health: &Health) -> Result<StatusCode, ProbeFailure> {
+    let mut stream = Connector::connect(server.address()).await.map_err(ProbeFailure::Connect)?;
+    let (path, query) = health.path.split_once('?').unwrap_or((&health.path, ""));
+    let host = health.host.as_deref().unwrap_or("localhost");
+    let mut pairs = BytesMut::new();
+    for (name, value) in [
+        ("SCRIPT_FILENAME", path),
+        ("SCRIPT_NAME", path),
+        ("REQUEST_URI", &health.path),
+        ("QUERY_STRING", query),
+        ("REQUEST_METHOD", "GET"),
+        ("SERVER_PROTOCOL", "HTTP/1.1"),
+        ("GATEWAY_INTERFACE", "CGI/1.1"),
+        ("SERVER_SOFTWARE", "playhouse-health"),
+        ("SERVER_NAME", host),
+        ("REDIRECT_STATUS", "200"),
+        ("HTTP_HOST", host),
+    ] {
+        write::param(&mut pairs, name.as_bytes(), value.as_bytes());
+    }
+    let mut request = BytesMut::new();
+    write::begin(&mut request, false);
+    write::params(&mut request, &pairs);
+    write::content_end(&mut request);
+    stream.write_all(&request).await.map_err(|_| ProbeFailure::Closed)?;
+    let (mut reader, mut parser) = (Reader::default(), HeadParser::new(HEAD_LIMITS));
+    let (mut input, mut output) = (BytesMut::with_capacity(1024), BytesMut::new());
+    loop {
+        match reader.next(&mut input).map_err(ProbeFailure::Records)? {
+            Event::Output(piece) => {
+                output.extend_from_slice(&piece);
+                if let Some(head) = parser.parse(&mut output).map_err(ProbeFailure::Head)? {
+                    return Ok(head.status);
+                }
+            }
+            Event::Error(_) => {}
+            Event::End { .. } => return Err(ProbeFailure::Closed),
+            Event::NeedMore => {
+                if stream.read_buf(&mut input).await.map_err(|_| ProbeFailure::Closed)? == 0 {
+                    return Err(ProbeFailure::Closed);
+                }
+            }
+        }
+    }
+}
+
 async fn head(stream: &mut Stream) -> Result<StatusCode, ProbeFailure> {
-    let mut parser = ResponseParser::new(HeadLimits { bytes: 16 << 10, fields: 100 });
+    let mut parser = ResponseParser::new(HEAD_LIMITS);
     let mut input = BytesMut::with_capacity(1024);
     // Each turn takes what was read, and the parser's limit ends a head that does not; interim answers are few.
     let mut interim = 0;
@@ -69,6 +120,8 @@ async fn head(stream: &mut Stream) -> Result<StatusCode, ProbeFailure> {
         }
     }
 }
+
+const HEAD_LIMITS: HeadLimits = HeadLimits { bytes: 16 << 10, fields: 100 };
 
 /// A flood of interim answers is taken for the answer, whose status is then out of range.
 const MOST_INTERIM: usize = 8;
@@ -96,6 +149,12 @@ pub enum ProbeFailure {
     /// The answer is not HTTP/1.1, or its head is too large.
     #[error("malformed answer: {0}")]
     Malformed(ResponseError),
+    /// The answer is not FastCGI.
+    #[error("malformed answer: {0}")]
+    Records(RecordError),
+    /// The head of a script's answer is malformed, or too large.
+    #[error("malformed answer: {0}")]
+    Head(HeadError),
     /// The status is outside of `health.statuses`.
     #[error("status {0}")]
     Status(StatusCode),

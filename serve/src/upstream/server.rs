@@ -21,6 +21,8 @@ pub struct Server {
     host: HeaderValue,
     metrics: Arc<ServerMetrics>,
     in_flight: CachePadded<AtomicUsize>,
+    /// Requests on new connections that nobody may have accepted yet.
+    newcomers: AtomicUsize,
     requests: AtomicU64,
     failures: AtomicU64,
     /// Failed requests since the last good one.
@@ -56,6 +58,7 @@ impl Server {
             name: name.into(),
             host,
             in_flight: CachePadded::default(),
+            newcomers: AtomicUsize::new(0),
             requests: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             failures_in_row: AtomicU32::new(0),
@@ -72,6 +75,17 @@ impl Server {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.metrics.requested();
         Lease { server: self.clone() }
+    }
+
+    /// Counts a request on a new connection until the first byte of an answer shows that it was accepted.
+    pub(crate) fn newcomer(self: &Arc<Self>) -> Newcomer {
+        self.newcomers.fetch_add(1, Ordering::Relaxed);
+        Newcomer { server: self.clone() }
+    }
+
+    /// Whether a request may wait for somebody to accept its connection.
+    pub(crate) fn has_newcomers(&self) -> bool {
+        self.newcomers.load(Ordering::Relaxed) > 0
     }
 
     /// A request has failed through this server's fault: connect, first byte, or a broken answer.
@@ -183,6 +197,18 @@ impl Server {
     /// Whether the site file no longer has it.
     pub fn is_retired(&self) -> bool {
         self.idle.is_retired()
+    }
+}
+
+/// A request whose connection may not have been accepted yet.
+#[derive(Debug)]
+pub(crate) struct Newcomer {
+    server: Arc<Server>,
+}
+
+impl Drop for Newcomer {
+    fn drop(&mut self) {
+        self.server.newcomers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -8,6 +8,7 @@ mod builds;
 mod certificates;
 mod clock;
 mod curl;
+mod fpm;
 mod generators;
 mod haproxy;
 mod openssl;
@@ -24,6 +25,7 @@ pub use builds::{build_of, called, program_of, relabelled, script, with_crash_at
 pub use certificates::{Algorithm, Authority};
 pub use clock::Ahead;
 pub use curl::{Answer, curl};
+pub use fpm::Fpm;
 pub use generators::{H2load, Wrk};
 pub use haproxy::Haproxy;
 pub use openssl::resumes;

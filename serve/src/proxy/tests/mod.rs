@@ -98,6 +98,7 @@ fn settings_of(addresses: &[SocketAddr]) -> model::Upstream {
     model::Upstream {
         name: "api".into(),
         servers: addresses.iter().map(server).collect(),
+        protocol: Default::default(),
         proxy_protocol: None,
         balance: model::Balance::RoundRobin,
         health: None,

@@ -1,0 +1,3 @@
+<?php
+error_log('something odd: ' . $_GET['what']);
+echo 'said';
