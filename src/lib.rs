@@ -38,4 +38,5 @@ pub use playhouse_config as config;
 pub use playhouse_serve::handler::{Handler, from_fn};
 pub use playhouse_serve::ledger::Totals;
 pub use playhouse_serve::site::Handlers;
+pub use playhouse_serve::tunnel::websocket;
 pub use playhouse_serve::{Body, BodyError, Exchange, Outcome, RequestBody, RequestBodyError, Site};

@@ -189,7 +189,7 @@ fn upstream(before: &Upstream, after: &Upstream) -> Vec<&'static str> {
 }
 
 fn route(before: &Route, after: &Route) -> Vec<&'static str> {
-    differing!(before, after, Route { to, max_body, headers; listeners, host, path })
+    differing!(before, after, Route { to, max_body, headers, tunnel; listeners, host, path })
 }
 
 #[cfg(test)]

@@ -496,6 +496,8 @@ pub struct Route {
     pub max_body: Option<u64>,
     /// Fields set on every answer of this route.
     pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// What may become a tunnel, and for how long.
+    pub tunnel: Tunnel,
 }
 
 impl Route {
@@ -506,6 +508,49 @@ impl Route {
             None => self.path.to_string(),
         }
     }
+}
+
+/// What a route lets become a tunnel (RFC 9110 §7.8, RFC 8441), and for how long. Only for [`Target::Proxy`] and
+/// [`Target::Handler`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Upgrade tokens in lower case, `websocket` or `spdy/3.1`; never another version of HTTP, or TLS. Default
+    /// `websocket` alone.
+    pub protocols: Vec<String>,
+    /// A tunnel without a byte in either direction is closed after this. Default 1 h.
+    pub idle: Duration,
+    /// A tunnel is closed after this, whatever goes by. Default none.
+    pub life: Option<Duration>,
+    /// A WebSocket's client is sent a Ping after so much silence, and closed when it does not answer for as long again.
+    /// Default none; else at most `idle`.
+    pub ping: Option<Duration>,
+    /// What becomes of it when a reload changes its route.
+    pub on_reload: OnReload,
+}
+
+impl Default for Tunnel {
+    fn default() -> Self {
+        Tunnel {
+            protocols: vec!["websocket".to_owned()],
+            idle: Duration::from_secs(60 * 60),
+            life: None,
+            ping: None,
+            on_reload: OnReload::default(),
+        }
+    }
+}
+
+/// What becomes of a tunnel when a reload changes its route or the route's upstream, or takes it away. A reload that does
+/// neither touches no tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnReload {
+    /// It stays.
+    #[default]
+    Keep,
+    /// As at a drain: a WebSocket is sent Close 1001 and has the site's drain timeout, another tunnel has that.
+    Drain,
+    /// A WebSocket is sent Close 1001 and has a few seconds, another tunnel is closed at once.
+    Close,
 }
 
 /// A host to match, lower case, without a port or a final dot.

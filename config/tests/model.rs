@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use playhouse_config::model::{
-    Address, Bind, ClientTimeouts, Ejection, HostPattern, KeepAlive, Limits, LogDestination, PathPattern,
-    Segment, Target, UpstreamTimeouts, Variable,
+    Address, Bind, ClientTimeouts, Ejection, HostPattern, KeepAlive, Limits, LogDestination, OnReload,
+    PathPattern, Segment, Target, Tunnel, UpstreamTimeouts, Variable,
 };
 use playhouse_config::{Site, load, parse};
 
@@ -194,4 +194,27 @@ fn addresses_that_differ_can_be_bound_together() {
             "listener \"a\" has this address already; each needs its own"
         );
     }
+}
+
+#[test]
+fn a_route_has_tunnels_for_websockets_unless_the_file_says_otherwise() {
+    let route = |written: &str| {
+        let text = format!(
+            "upstreams: {{\"u\": (servers: [\"a:1\"])}}, routes: [(path: \"/ws\", to: Proxy(\"u\"){written})]"
+        );
+        site(&text).routes.remove(0).tunnel
+    };
+    assert_eq!(route(""), Tunnel::default());
+    assert_eq!(route(", tunnel: ()"), Tunnel::default());
+    assert_eq!(
+        (Tunnel::default().protocols, Tunnel::default().on_reload),
+        (vec!["websocket".to_owned()], OnReload::Keep)
+    );
+    let all = route(
+        ", tunnel: (protocols: [\"WebSocket\", \"SPDY/3.1\"], idle: \"5m\", life: \"1day\", ping: \"30s\", on_reload: Close)",
+    );
+    assert_eq!(all.protocols, ["websocket", "spdy/3.1"]);
+    assert_eq!((all.idle, all.life), (Duration::from_secs(300), Some(Duration::from_secs(86_400))));
+    assert_eq!((all.ping, all.on_reload), (Some(Duration::from_secs(30)), OnReload::Close));
+    assert!(route(", tunnel: (protocols: [])").protocols.is_empty());
 }

@@ -12,6 +12,7 @@ use playhouse_protocol::http1::encode;
 use crate::engine::{h1, h2};
 use crate::files::FileBody;
 use crate::proxy::UpstreamBody;
+use crate::tunnel::Tunnel;
 
 /// A body of any kind, for what the other variants do not cover.
 pub type BoxBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError> + Send>>;
@@ -31,6 +32,8 @@ pub enum Body {
     File(FileBody),
     /// What an upstream server sends, as it arrives.
     Upstream(Box<UpstreamBody>),
+    /// Not content: the request has become a tunnel. The answer's status is 101, whatever the engine makes of it.
+    Tunnel(Box<Tunnel>),
     /// Anything else.
     Stream(BoxBody),
 }
@@ -43,6 +46,7 @@ impl std::fmt::Debug for Body {
             Body::Cached(_) => "Cached",
             Body::File(_) => "File",
             Body::Upstream(_) => "Upstream",
+            Body::Tunnel(_) => "Tunnel",
             Body::Stream(_) => "Stream",
         };
         write!(f, "Body::{kind}({:?})", http_body::Body::size_hint(self))
@@ -90,13 +94,14 @@ impl http_body::Body for Body {
             }
             Body::File(file) => file.poll_frame(cx),
             Body::Upstream(body) => body.poll_frame(cx),
+            Body::Tunnel(_) => Poll::Ready(None),
             Body::Stream(body) => body.as_mut().poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Body::Empty => true,
+            Body::Empty | Body::Tunnel(_) => true,
             Body::Bytes(_) => false,
             Body::Cached(answer) => answer.content.is_empty(),
             Body::File(file) => file.remaining() == 0,
@@ -107,7 +112,7 @@ impl http_body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Body::Empty => SizeHint::with_exact(0),
+            Body::Empty | Body::Tunnel(_) => SizeHint::with_exact(0),
             Body::Bytes(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Body::Cached(answer) => SizeHint::with_exact(answer.content.len() as u64),
             Body::File(file) => SizeHint::with_exact(file.remaining()),

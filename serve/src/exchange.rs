@@ -39,6 +39,8 @@ pub struct Record {
     pub route: Option<Arc<RouteMetrics>>,
     /// The upstream server that answered last.
     pub server: Option<Arc<ServerMetrics>>,
+    /// What went by, where the request has become a tunnel.
+    pub tunnel: Option<Box<crate::tunnel::Summary>>,
     /// What the access log says of the request; filled only where there is a log.
     pub log: Option<Arc<crate::access_log::Entry>>,
     /// For the next request of the connection.
@@ -57,7 +59,15 @@ pub(crate) struct Kept {
 impl Record {
     /// A record of a request whose first byte was read at `started`.
     pub fn new(started: Instant) -> Self {
-        Record { started, outcome: None, route: None, server: None, log: None, kept: Kept::default() }
+        Record {
+            started,
+            outcome: None,
+            route: None,
+            server: None,
+            tunnel: None,
+            log: None,
+            kept: Kept::default(),
+        }
     }
 
     /// Makes this the record of the connection's next request.

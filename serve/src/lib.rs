@@ -27,6 +27,7 @@ pub mod shared;
 pub mod site;
 pub mod sockets;
 pub mod tls;
+pub mod tunnel;
 pub mod upstream;
 
 pub use application::Application;

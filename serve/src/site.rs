@@ -22,6 +22,7 @@ use crate::router::{NormalisedPath, Route, Router, Target, host};
 use crate::shared::{Addresses, Place, Shared};
 use crate::sockets::Sockets;
 use crate::tls::Certificates;
+use crate::tunnel::{ExtendedConnect, Offer, Tunnels};
 use crate::upstream::Upstreams;
 use crate::{Body, CachedAnswer, ConnectionInfo, Exchange, Ledger, Outcome, respond};
 
@@ -54,6 +55,8 @@ pub struct Site {
     pub metrics: Arc<Metrics>,
     /// The access log.
     pub access_log: AccessLog,
+    /// On which terms routes give tunnels.
+    pub tunnels: Tunnels,
     /// Small files in memory.
     pub files: Arc<FileCache>,
     /// Handlers of the embedding program.
@@ -93,6 +96,7 @@ impl Site {
             addresses,
             metrics: Arc::default(),
             access_log: AccessLog::default(),
+            tunnels: Tunnels::default(),
             files: Arc::default(),
             handlers,
             random: Arc::new(random),
@@ -110,16 +114,19 @@ impl Site {
     /// Replaces all routes at once, or none on an error. Requests in flight keep the route they were given. Upstreams
     /// that routes name are applied before.
     pub fn apply_routes(&self, config: &model::Site) -> Result<(), RouteError> {
+        let tunnels = self.tunnels.plan(config, &self.random);
         let tables = Tables {
             metrics: &self.metrics,
             sockets: &self.sockets,
             upstreams: &self.upstreams,
             files: &self.files,
+            tunnels: &tunnels,
             handlers: &self.handlers,
         };
         let router = Router::build(config, &tables)?;
         self.counters.store(Arc::new(Counters::new(config, &tables)));
         self.router.store(Arc::new(router));
+        self.tunnels.commit(tunnels);
         Ok(())
     }
 
@@ -259,6 +266,15 @@ fn at_hand(route: &Route, path: &NormalisedPath, exchange: &Exchange) -> Option<
 }
 
 async fn answer(route: &Route, path: &NormalisedPath, exchange: &mut Exchange) -> Response<Body> {
+    let offer = route.tunnels.as_ref().and_then(|terms| Offer::find(&exchange.request, terms));
+    match offer {
+        Some(offer) => drop(exchange.request.extensions_mut().insert(offer)),
+        // Whatever else answers: a success would be taken for a tunnel (RFC 8441 §4).
+        None if exchange.request.extensions().get::<ExtendedConnect>().is_some() => {
+            return rejected(exchange, StatusCode::NOT_IMPLEMENTED);
+        }
+        None => {}
+    }
     match &route.target {
         Target::Respond(respond) => respond.answer(),
         Target::Redirect(redirect) => redirect.answer(exchange.request.uri(), exchange.request.headers()),
@@ -329,3 +345,5 @@ const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::config as tests_config;

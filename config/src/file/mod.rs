@@ -335,9 +335,30 @@ record! {
         max_body: Size,
         /// Fields set on every answer.
         headers: Named<String>,
+        /// WebSocket and other tunnels, on routes to `Proxy` and `Handler`.
+        tunnel: Tunnel,
     }
     later: cache
 }
+
+record! {
+    /// What may become a tunnel, and for how long.
+    Tunnel {
+        /// Default `["websocket"]`; empty allows none.
+        protocols: Vec<String>,
+        /// Without a byte in either direction.
+        idle: Duration,
+        /// In all.
+        life: Duration,
+        /// After so much silence the client is sent a Ping.
+        ping: Duration,
+        /// What becomes of it when a reload changes its route.
+        on_reload: OnReload,
+    }
+}
+
+/// See [`crate::model::OnReload`].
+pub type OnReload = crate::model::OnReload;
 
 /// What answers the requests of a route.
 #[derive(Clone, Debug, PartialEq)]

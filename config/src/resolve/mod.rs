@@ -9,6 +9,7 @@ mod pattern;
 mod route;
 mod target;
 mod template;
+mod tunnel;
 mod upstream;
 mod value;
 

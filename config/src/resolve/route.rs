@@ -9,7 +9,7 @@ use super::Resolver;
 use super::value::shown;
 use crate::error::{At, unknown};
 use crate::file::{self, Named};
-use crate::model::{HostPattern, PathPattern, Route};
+use crate::model::{HostPattern, PathPattern, Route, Target};
 
 /// Fields that belong to a connection or to the framing of a message; the server alone writes them.
 const FORBIDDEN_FIELDS: [&str; 8] = [
@@ -88,6 +88,12 @@ impl Resolver<'_, '_> {
                 "missing; say what answers: Respond, Redirect, Static, Proxy, FastCgi or Handler",
             )
             .and_then(|to| self.target(to, path.as_ref(), site.upstreams.as_ref(), &to_at));
+        let tunnel_at = at.field("tunnel");
+        if raw.tunnel.is_some() && !matches!(to, None | Some(Target::Proxy(_) | Target::Handler(_))) {
+            let message = "only a route to Proxy or Handler can have tunnels; leave it out";
+            self.report.error(&tunnel_at, message);
+        }
+        let tunnel = self.tunnel(raw.tunnel.as_ref(), &tunnel_at);
         let matched = match (&listeners, &host, &path) {
             (Some(listeners), Some(host), Some(path)) if !unread => {
                 Some((Match { host: host.clone(), path: path.clone() }, listeners.clone()))
@@ -102,6 +108,7 @@ impl Resolver<'_, '_> {
                 to: to?,
                 max_body: raw.max_body.map(|size| size.0),
                 headers: headers?,
+                tunnel: tunnel?,
             })
         };
         (matched, route())

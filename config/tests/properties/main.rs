@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use playhouse_config::file::{
     AccessLog, Admin, Ejection, EjectionSettings, FastCgi, Health, Instances, Listener, LogFormat, Named,
-    Names, Proxy, ProxyProtocol, Route, Scaling, Server, Site, Size, Static, Target, Trust, Upstream,
+    Names, OnReload, Proxy, ProxyProtocol, Route, Scaling, Server, Site, Size, Static, Target, Trust, Tunnel,
+    Upstream,
 };
 use playhouse_config::model::{Balance, Encoding, ProxyVersion};
 use playhouse_config::{Builder, Error, parse};
@@ -43,6 +44,8 @@ const SITE: &str = r##"// A site.
         (path: "/old", to: Redirect(status: 301, location: "https://{host}/new{uri}")),
         (path: "/ok", to: Respond(status: Some(200), body: "ok\n")),
         (path: "/own", to: Handler("own"), max_body: None),
+        (path: "/ws", to: Proxy("api"), tunnel: (protocols: ["websocket", "SPDY/3.1"], idle: "5m", life: "1day", ping: "30s",
+                                                 on_reload: Drain)),
         (path: "/", to: Static(root: "public", index: [], precompressed: [Br, Zstd, Gzip], cache_control: "no-cache")),
     ],
 )
@@ -289,13 +292,26 @@ prop_compose! {
         path in of(text(&["/", "/a", "/a/", "/a b/ü/"])),
         to in usually(target()), max_body in of(any::<u64>()),
         headers in of(btree_map(text(&["X-A", "x-b", "Cache-Control"]), text(&["a", "no-store"]), 0..4)),
+        tunnel in of(tunnel()), stray in weighted_bool(0.02),
     ) -> Route {
+        let tunnel = tunnel.filter(|_| stray || matches!(to, Some(Target::Proxy(_) | Target::Handler(_))));
         Route {
             listeners: listeners.map(|names| names.into_iter().collect()),
             host, path, to,
             max_body: max_body.map(Size),
             headers: headers.map(|fields| Named(fields.into_iter().collect())),
+            tunnel,
         }
+    }
+}
+
+prop_compose! {
+    fn tunnel()(
+        protocols in of(btree_set(text(&["websocket", "spdy/3.1", "MQTT"]), 0..3)),
+        idle in of(duration()), life in of(duration()), ping in of((1u64..100).prop_map(Duration::from_millis)),
+        on_reload in of(select(vec![OnReload::Keep, OnReload::Drain, OnReload::Close])),
+    ) -> Tunnel {
+        Tunnel { protocols: protocols.map(|names| names.into_iter().collect()), idle, life, ping, on_reload }
     }
 }
 

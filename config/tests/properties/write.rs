@@ -117,6 +117,15 @@ fn route(route: &Route) -> String {
         .field("to", route.to.as_ref(), target)
         .field("max_body", route.max_body, |size| format!("\"{}B\"", size.0))
         .field("headers", route.headers.as_ref(), |headers| map(headers, string))
+        .field("tunnel", route.tunnel.as_ref(), |tunnel| {
+            Record::default()
+                .field("protocols", tunnel.protocols.as_ref(), |names| list(names, string))
+                .field("idle", tunnel.idle, duration)
+                .field("life", tunnel.life, duration)
+                .field("ping", tunnel.ping, duration)
+                .field("on_reload", tunnel.on_reload, word)
+                .end()
+        })
         .end()
 }
 

@@ -126,11 +126,15 @@ impl Tracker {
                 return Ok(Step::More);
             }
             self.header[self.filled..self.filled + more.len()].copy_from_slice(more);
+            let begun = self.filled < 2;
             self.filled += more.len();
             taken += more.len();
+            if begun && self.filled == 2 {
+                // As early as it can be told: the rest may never come.
+                self.check()?;
+            }
         }
         let header = Header::read(&self.header[..self.filled]).ok_or(FrameError::Length)?;
-        self.check(&header)?;
         if !header.opcode.is_control() {
             self.fragmented = !header.fin;
         }
@@ -138,17 +142,20 @@ impl Tracker {
         Ok(Step::Header(taken, header))
     }
 
-    fn check(&self, header: &Header) -> Result<(), FrameError> {
-        if header.reserved != 0 && !self.extensions {
+    /// What the first two bytes of a header tell.
+    fn check(&self) -> Result<(), FrameError> {
+        let [first, second, ..] = self.header;
+        let opcode = Opcode::from_bits(first);
+        if first & 0x70 != 0 && !self.extensions {
             return Err(FrameError::ReservedBit);
         }
-        if header.mask.is_some() != (self.sender == Sender::Client) {
+        if (second & 0x80 != 0) != (self.sender == Sender::Client) {
             return Err(FrameError::Mask);
         }
-        if header.opcode.is_control() && (!header.fin || header.length > MAX_PAYLOAD as u64) {
+        if opcode.is_control() && (first & 0x80 == 0 || usize::from(second & 0x7f) > MAX_PAYLOAD) {
             return Err(FrameError::Control);
         }
-        match header.opcode {
+        match opcode {
             Opcode::Reserved(_) if !self.extensions => Err(FrameError::Opcode),
             Opcode::Continuation if !self.fragmented => Err(FrameError::Fragment),
             Opcode::Text | Opcode::Binary if self.fragmented => Err(FrameError::Fragment),
@@ -219,6 +226,13 @@ mod tests {
         assert_eq!(server(b"\x01\x00\x89\x00\x00\x00\x80\x00\x82\x00"), None);
         assert_eq!(first_error(Sender::Client, false, b"\x81\x01a"), Some(FrameError::Mask));
         assert_eq!(first_error(Sender::Server, true, b"\xc1\x01a\x83\x00"), None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_seen_at_the_second_byte() {
+        assert_eq!(first_error(Sender::Client, false, b"\x82\xff"), None);
+        assert_eq!(first_error(Sender::Client, false, b"\xff\xff"), Some(FrameError::ReservedBit));
+        assert_eq!(first_error(Sender::Client, false, b"\x82\x7f"), Some(FrameError::Mask));
     }
 
     #[test]

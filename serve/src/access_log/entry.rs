@@ -8,6 +8,7 @@ use http::{Method, StatusCode, Version};
 
 use crate::application::End;
 use crate::metrics::{RouteMetrics, ServerMetrics};
+use crate::tunnel::Summary;
 use crate::{ConnectionInfo, Exchange, Outcome};
 
 /// What is copied of a request's head. One allocation for all text: the head's own buffer is not held on to.
@@ -88,6 +89,7 @@ pub(super) struct Line {
     pub(super) connection: Arc<ConnectionInfo>,
     pub(super) route: Option<Arc<RouteMetrics>>,
     pub(super) server: Option<Arc<ServerMetrics>>,
+    pub(super) tunnel: Option<Box<Summary>>,
     pub(super) end: End,
     pub(super) ended: SystemTime,
 }
@@ -110,7 +112,7 @@ impl Line {
             rate: None,
         });
         let end = End { outcome: Outcome::Rejected, status, bytes_sent: 0, duration: Duration::ZERO };
-        Line { entry: None, connection, route: None, server: None, end, ended }
+        Line { entry: None, connection, route: None, server: None, tunnel: None, end, ended }
     }
 }
 

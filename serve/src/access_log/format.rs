@@ -43,7 +43,7 @@ pub(super) fn missing(out: &mut Vec<u8>, format: LogFormat, missing: Missing, no
 }
 
 fn json(out: &mut Vec<u8>, line: &Line) {
-    let Line { entry, connection, route, server, end, ended } = line;
+    let Line { entry, connection, route, server, tunnel, end, ended } = line;
     let _ = write!(
         out,
         "{{\"time\":\"{}\",\"peer\":\"{}\",\"connection\":{},\"listener\":",
@@ -91,6 +91,20 @@ fn json(out: &mut Vec<u8>, line: &Line) {
     json_text(out, route.as_deref().map(|route| route.label().as_bytes()));
     let _ = out.write_all(b",\"server\":");
     json_text(out, server.as_deref().map(|server| server.address().as_bytes()));
+    if let Some(tunnel) = tunnel {
+        out.extend_from_slice(b",\"tunnel\":{\"protocol\":");
+        json_text(out, Some(tunnel.protocol.as_bytes()));
+        let _ = write!(
+            out,
+            ",\"reason\":\"{}\",\"bytes_from_client\":{},\"bytes_to_client\":{},\"frames_from_client\":{},\
+             \"frames_to_client\":{}}}",
+            tunnel.reason.as_str(),
+            tunnel.bytes_from_client,
+            tunnel.bytes_to_client,
+            tunnel.frames_from_client,
+            tunnel.frames_to_client,
+        );
+    }
     out.extend_from_slice(b"}\n");
 }
 
@@ -166,6 +180,7 @@ mod tests {
     use super::super::entry::Entry;
     use super::super::entry::tests::{END, exchange};
     use super::*;
+    use crate::tunnel::{Reason, Summary};
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -175,7 +190,8 @@ mod tests {
         let entry = Some(Arc::new(Entry::capture(&exchange)));
         let ended = SystemTime::UNIX_EPOCH + Duration::from_millis(971_186_136_789);
         let (connection, route, server) = (exchange.connection.clone(), None, None);
-        line(&mut out, format, &Line { entry, connection, route, server, end: END, ended });
+        let tunnel = exchange.record.tunnel.clone();
+        line(&mut out, format, &Line { entry, connection, route, server, tunnel, end: END, ended });
         String::from_utf8(out).unwrap()
     }
 
@@ -189,6 +205,35 @@ mod tests {
              \"user_agent\":\"curl\",\"request_id\":null,\"version\":\"HTTP/1.1\",\"status\":200,\
              \"outcome\":\"answered\",\"bytes\":512,\"duration_ms\":1.234,\"route\":null,\"server\":null}\n"
         );
+    }
+
+    #[test]
+    fn a_line_of_a_tunnel_says_what_went_by_and_why_it_ended() {
+        let mut exchange = exchange("/ws", &[]);
+        let summary = Summary {
+            protocol: "websocket".into(),
+            bytes_from_client: 1,
+            bytes_to_client: 2,
+            frames_from_client: 3,
+            frames_to_client: 4,
+            reason: Reason::Drain,
+        };
+        exchange.record.tunnel = Some(Box::new(summary));
+        let mut out = Vec::new();
+        let line = Line {
+            entry: None,
+            connection: exchange.connection.clone(),
+            route: None,
+            server: None,
+            tunnel: exchange.record.tunnel.clone(),
+            end: END,
+            ended: SystemTime::UNIX_EPOCH,
+        };
+        json(&mut out, &line);
+        let text = String::from_utf8(out).unwrap();
+        let tunnel = "\"server\":null,\"tunnel\":{\"protocol\":\"websocket\",\"reason\":\"drain\",\
+                      \"bytes_from_client\":1,\"bytes_to_client\":2,\"frames_from_client\":3,\"frames_to_client\":4}}\n";
+        assert!(text.ends_with(tunnel), "{text}");
     }
 
     #[test]

@@ -163,6 +163,7 @@ impl AccessLog {
             connection: exchange.connection.clone(),
             route: exchange.record.route.clone(),
             server: exchange.record.server.clone(),
+            tunnel: exchange.record.tunnel.clone(),
             end: *end,
             ended: SystemTime::now(),
         });

@@ -86,7 +86,7 @@ impl FastCgiTarget {
         let bytes = |names: &[String]| names.iter().map(|name| name.as_bytes().into()).collect();
         let split: Box<[Box<[u8]>]> = bytes(&config.split);
         let index: Box<[Box<[u8]>]> = bytes(&config.index);
-        let is_script = |name: &&Box<[u8]>| split.iter().any(|suffix| name.ends_with(suffix));
+        let is_script = |name: &[u8]| split.iter().any(|suffix| name.ends_with(suffix));
         let mut params = BytesMut::new();
         for (name, value) in &config.params {
             write::param(&mut params, name.as_bytes(), value.as_bytes());
@@ -101,7 +101,7 @@ impl FastCgiTarget {
                 PathPattern::Exact(_) => 1,
             },
             script_root: root.strip_suffix(b"/").unwrap_or(root).into(),
-            front: index.iter().find(is_script).filter(|_| config.front_controller).cloned(),
+            front: index.iter().find(|name| is_script(name)).filter(|_| config.front_controller).cloned(),
             index,
             split,
             params: params.freeze(),

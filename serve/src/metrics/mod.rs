@@ -12,6 +12,7 @@ mod route;
 mod scrape;
 mod server;
 mod table;
+mod tunnel;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -23,6 +24,8 @@ pub use route::{ListenerMetrics, RouteMetrics};
 pub use scrape::Scrape;
 pub use server::{Failure, ServerMetrics};
 pub use table::{Kind, METRICS, Metric};
+pub(crate) use tunnel::Passed;
+pub use tunnel::TunnelMetrics;
 
 use route::Requests;
 

@@ -1,12 +1,13 @@
 //! What is counted of requests, per listener and route.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use http::StatusCode;
 
 use super::counter::{Counter, Sharded};
 use super::histogram::{Histogram, Snapshot};
 use super::scrape::Page;
+use super::tunnel::TunnelMetrics;
 use crate::application::End;
 use crate::ledger::OUTCOMES;
 
@@ -31,16 +32,28 @@ impl RouteMetrics {
     #[inline]
     pub fn observe(&self, listener_index: usize, end: &End) {
         let Some(Some(requests)) = self.by_listener.get(listener_index) else { return };
-        let shard = requests.0.mine();
+        let shard = requests.ended.mine();
         shard.ended[class(end.status)][end.outcome as usize].add(1);
         shard.bytes.add(end.bytes_sent);
         shard.duration.record(end.duration);
     }
 }
 
+impl RouteMetrics {
+    /// The handles of the route's tunnels.
+    pub(crate) fn tunnels(&self, listener_index: usize) -> Option<&TunnelMetrics> {
+        let requests = self.by_listener.get(listener_index)?.as_ref()?;
+        Some(requests.tunnels.get_or_init(TunnelMetrics::default))
+    }
+}
+
 /// The counters of one route on one listener.
 #[derive(Debug, Default)]
-pub(super) struct Requests(Sharded<RequestShard>);
+pub(super) struct Requests {
+    ended: Sharded<RequestShard>,
+    /// Once there was a tunnel.
+    tunnels: OnceLock<TunnelMetrics>,
+}
 
 #[derive(Debug, Default)]
 struct RequestShard {
@@ -55,7 +68,7 @@ impl Requests {
         let mut ended = [[0; OUTCOMES.len()]; CLASSES.len()];
         let mut bytes = 0;
         let mut duration = Snapshot::default();
-        for shard in self.0.all() {
+        for shard in self.ended.all() {
             for (sums, counters) in ended.iter_mut().zip(&shard.ended) {
                 sums.iter_mut().zip(counters).for_each(|(sum, counter)| *sum += counter.value());
             }
@@ -73,6 +86,9 @@ impl Requests {
         }
         page.sample("playhouse_response_content_bytes_total", &[listener, route], bytes);
         page.histogram("playhouse_request_duration_seconds", &[listener, route], &duration);
+        if let Some(tunnels) = self.tunnels.get() {
+            tunnels.render(page, listener, route);
+        }
     }
 }
 

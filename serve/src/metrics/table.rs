@@ -80,6 +80,30 @@ pub const METRICS: &[Metric] = &[
         &["listener", "route"],
         "Content of answers that was sent, without heads and framing.",
     ),
+    gauge(
+        "playhouse_tunnels",
+        "tunnels",
+        &["listener", "route"],
+        "WebSockets and other tunnels that are open.",
+    ),
+    counter(
+        "playhouse_tunnels_closed_total",
+        "tunnels",
+        &["listener", "route", "reason"],
+        "Tunnels that have ended, by reason.",
+    ),
+    counter(
+        "playhouse_tunnel_bytes_total",
+        "bytes",
+        &["listener", "route", "direction"],
+        "Bytes that went by tunnels, framing of WebSockets included.",
+    ),
+    counter(
+        "playhouse_tunnel_frames_total",
+        "frames",
+        &["listener", "route", "direction"],
+        "Frames that went by WebSockets, control frames among them.",
+    ),
     counter(
         "playhouse_requests_refused_total",
         "requests",

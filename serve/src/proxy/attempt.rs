@@ -13,6 +13,7 @@ use super::fields::{RequestHead, strip_answer};
 use crate::RequestBodyError;
 use crate::exchange::Informational;
 use crate::metrics::Failure;
+use crate::tunnel::Upgrade;
 
 /// Why a try has not led to an answer.
 pub(super) enum AttemptError {
@@ -32,12 +33,14 @@ pub(super) async fn attempt(
     wire: &mut Wire,
     request: &RequestHead<'_>,
     informational: &Informational,
+    upgrade: Option<&Upgrade>,
 ) -> Result<ResponseHead, AttemptError> {
     let started = Instant::now();
     let mut receiver = Receiver {
         parser: ResponseParser::new(LIMITS),
         request,
         informational,
+        upgrade,
         continue_at: started + PATIENCE,
         waiting: None,
         received: false,
@@ -53,6 +56,8 @@ struct Receiver<'a> {
     parser: ResponseParser,
     request: &'a RequestHead<'a>,
     informational: &'a Informational,
+    /// What it was asked to switch to.
+    upgrade: Option<&'a Upgrade>,
     /// When the content is sent without a 100.
     continue_at: Instant,
     /// Since when only the server is waited for.
@@ -68,6 +73,9 @@ impl Receiver<'_> {
         loop {
             self.send(wire, cx)?;
             match self.poll_head(wire, cx) {
+                Poll::Ready(Ok(head)) if self.switches(&head) => {
+                    return Poll::Ready(self.switched(head));
+                }
                 Poll::Ready(Ok(head)) if head.status.is_informational() => {
                     self.interim(wire, head)?;
                     continue;
@@ -121,6 +129,18 @@ impl Receiver<'_> {
                 Poll::Ready(Err(error)) => format!("failed before it had answered: {error}"),
             };
             return Poll::Ready(Err(self.failed(Failure::Closed, cause)));
+        }
+    }
+
+    /// Whether it is the end of the exchange, as it was asked to be.
+    fn switches(&self, head: &ResponseHead) -> bool {
+        self.upgrade.is_some() && head.status == StatusCode::SWITCHING_PROTOCOLS
+    }
+
+    fn switched(&self, head: ResponseHead) -> Result<ResponseHead, AttemptError> {
+        match self.upgrade.map(|upgrade| upgrade.check(&head.headers)) {
+            Some(Err(cause)) => Err(self.failed(Failure::Malformed, cause.to_owned())),
+            _ => Ok(head),
         }
     }
 

@@ -14,6 +14,7 @@ use playhouse_protocol::http1::{BodyLength, ResponseHead, encode, list_items};
 
 use crate::ConnectionInfo;
 use crate::exchange::Peer;
+use crate::tunnel::Upgrade;
 
 /// The head of a request as the client has sent it, after normalisation.
 pub(super) struct RequestHead<'a> {
@@ -36,6 +37,8 @@ pub(super) struct Outbound<'a> {
     pub(super) expect: bool,
     /// Send `Connection: close`.
     pub(super) close: bool,
+    /// Ask to switch to another protocol.
+    pub(super) upgrade: Option<&'a Upgrade>,
 }
 
 /// The request has gone through us too often: the server is, by a detour, ourselves.
@@ -49,7 +52,7 @@ impl RequestHead<'_> {
         let client_host = self.client_host();
         let host = client_host.filter(|_| outbound.preserve_host).unwrap_or(outbound.server.as_bytes());
         line(out, b"host", host);
-        self.write_fields(out)?;
+        self.write_fields(out, outbound.upgrade)?;
         match outbound.length {
             BodyLength::Length(length) => encode::content_length(out, length),
             BodyLength::Chunked => out.put_slice(encode::CHUNKED),
@@ -62,7 +65,11 @@ impl RequestHead<'_> {
         if outbound.expect {
             out.put_slice(b"expect: 100-continue\r\n");
         }
+        if let Some(upgrade) = outbound.upgrade {
+            write_upgrade(out, upgrade, self.headers);
+        }
         match (self.accepts_trailers_by_te(), outbound.close) {
+            _ if outbound.upgrade.is_some() => {}
             (true, true) => out.put_slice(b"te: trailers\r\nconnection: te, close\r\n"),
             (true, false) => out.put_slice(b"te: trailers\r\nconnection: te\r\n"),
             (false, true) => out.put_slice(encode::CLOSE),
@@ -107,7 +114,7 @@ impl RequestHead<'_> {
         }
     }
 
-    fn write_fields(&self, out: &mut BytesMut) -> Result<(), Loop> {
+    fn write_fields(&self, out: &mut BytesMut, upgrade: Option<&Upgrade>) -> Result<(), Loop> {
         let listed = Listed::new(self.headers);
         let mut hops = 0;
         let mut cookies = false;
@@ -116,6 +123,8 @@ impl RequestHead<'_> {
                 continue;
             }
             match *name {
+                // Over HTTP/2 it has no meaning (RFC 8441 §5): there is one of ours.
+                header::SEC_WEBSOCKET_KEY if upgrade.is_some_and(|upgrade| upgrade.own_key().is_some()) => {}
                 // RFC 9113 §8.2.3: crumbs become one field again.
                 header::COOKIE => {
                     if !std::mem::replace(&mut cookies, true) {
@@ -165,6 +174,18 @@ impl RequestHead<'_> {
             Version::HTTP_2 => b"via: 2 playhouse\r\n",
             _ => b"via: 1.1 playhouse\r\n",
         });
+    }
+}
+
+/// Asks for another protocol; what a WebSocket's handshake needs and HTTP/2 leaves out is put in.
+fn write_upgrade(out: &mut BytesMut, upgrade: &Upgrade, headers: &HeaderMap) {
+    out.put_slice(b"connection: upgrade\r\n");
+    encode::field(out, &header::UPGRADE, upgrade.token());
+    if let Some(key) = upgrade.own_key() {
+        encode::field(out, &header::SEC_WEBSOCKET_KEY, key);
+        if !headers.contains_key(header::SEC_WEBSOCKET_VERSION) {
+            out.put_slice(b"sec-websocket-version: 13\r\n");
+        }
     }
 }
 

@@ -45,6 +45,7 @@ fn written_as(
         length,
         expect: head.expects_continue(),
         close: false,
+        upgrade: None,
     };
     assert!(head.write(&mut out, &outbound).is_ok());
     let text = String::from_utf8(out.to_vec()).unwrap();
@@ -168,6 +169,7 @@ fn a_circle_is_noticed() {
         length: BodyLength::None,
         expect: false,
         close: false,
+        upgrade: None,
     };
     assert!(head.write(&mut BytesMut::new(), &outbound).is_err());
 }

@@ -38,6 +38,7 @@ use source::Source;
 
 use crate::metrics::Failure;
 use crate::net::{self, Connector};
+use crate::tunnel::{Offer, Tunnel, Upgrade};
 use crate::upstream::{Connection, Lease, Owner, Server, Snapshot, introduce};
 use crate::{Body, Exchange};
 
@@ -64,6 +65,7 @@ async fn forward(
     source: Source,
 ) -> Result<Response<Body>, ProxyError> {
     let Exchange { request, connection, informational, record } = exchange;
+    let offer = request.extensions().get::<Offer>();
     let head = RequestHead {
         method: request.method(),
         uri: request.uri(),
@@ -80,7 +82,7 @@ async fn forward(
     }
     let path = head.uri.path_and_query().map_or(PathAndQuery::from_static("/"), |sent| target.path(sent));
     let snapshot = target.upstream.snapshot();
-    let call = Call { target, snapshot: &snapshot, head: &head, path: &path };
+    let call = Call { target, snapshot: &snapshot, head: &head, path: &path, offer };
     let mut source = source;
     let mut tried = Vec::new();
     let mut tries_left = snapshot.settings.retries;
@@ -112,6 +114,8 @@ struct Call<'a> {
     snapshot: &'a Snapshot,
     head: &'a RequestHead<'a>,
     path: &'a PathAndQuery,
+    /// The tunnel that the request asks for.
+    offer: Option<&'a Offer>,
 }
 
 enum TryError {
@@ -147,7 +151,14 @@ impl Call<'_> {
                 },
             };
             let mut wire = self.wire(connection, source, lease).map_err(TryError::Final)?;
-            let error = match attempt(&mut wire, self.head, informational).await {
+            let upgrade = self.offer.map(Offer::upgrade);
+            let error = match attempt(&mut wire, self.head, informational, upgrade).await {
+                Ok(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
+                    return self.tunnel(wire, head).map_err(TryError::Final);
+                }
+                Ok(head) if upgrade.is_some_and(Upgrade::is_connect) && head.status.is_success() => {
+                    return Err(TryError::Final(not_switched()));
+                }
                 Ok(head) => return self.answer(wire, head).await.map_err(TryError::Final),
                 Err(error) => error,
             };
@@ -174,6 +185,10 @@ impl Call<'_> {
     }
 
     fn take_idle(&self, server: &Server, source: &Source) -> Option<Connection> {
+        // What may become a tunnel has a connection of its own, before and after.
+        if self.offer.is_some() {
+            return None;
+        }
         let (now, owner) = (Instant::now(), self.owner());
         if self.head.method.is_idempotent() && source.fits_replay() {
             return server.idle.take(owner, now, None);
@@ -224,6 +239,7 @@ impl Call<'_> {
             length: source.length(),
             expect,
             close: self.snapshot.settings.keep_alive.max_idle == 0,
+            upgrade: self.offer.map(Offer::upgrade),
         };
         self.head.write(&mut connection.output, &outbound).map_err(|fields::Loop| ProxyError::Loop)?;
         Ok(Wire {
@@ -239,10 +255,25 @@ impl Call<'_> {
         })
     }
 
+    /// The server has switched protocols.
+    fn tunnel(&self, wire: Wire, mut head: ResponseHead) -> Result<Response<Body>, ProxyError> {
+        let Some(offer) = self.offer else { return Err(not_switched()) };
+        wire.lease.server().succeeded();
+        fields::strip_answer(&mut head, false);
+        let extensions = head.headers.contains_key(header::SEC_WEBSOCKET_EXTENSIONS);
+        let write = wire.settings.timeouts.idle;
+        let Wire { connection, lease, .. } = wire;
+        let tunnel = Tunnel::to_upstream(offer.clone(), extensions, connection, lease, write);
+        let mut response = Response::new(Body::Tunnel(Box::new(tunnel)));
+        *response.status_mut() = head.status;
+        *response.headers_mut() = head.headers;
+        Ok(response)
+    }
+
     /// The answer, with what has come of its content. A small one is waited for, so that it can go out in one piece.
     async fn answer(&self, mut wire: Wire, mut head: ResponseHead) -> Result<Response<Body>, ProxyError> {
         let trailers_wanted = self.head.accepts_trailers();
-        wire.keep_alive = head.keep_alive;
+        wire.keep_alive = head.keep_alive && self.offer.is_none();
         wire.keep = fields::strip_answer(&mut head, trailers_wanted);
         wire.source.forget();
         let mut decoder = BodyDecoder::for_answer(head.body, attempt::TRAILER_LIMITS);
@@ -277,6 +308,11 @@ impl Call<'_> {
         *response.headers_mut() = head.headers;
         Ok(response)
     }
+}
+
+/// The client can be told of a success only when there is a tunnel.
+fn not_switched() -> ProxyError {
+    ProxyError::Server { failure: Failure::Malformed, cause: "has not switched protocols".to_owned() }
 }
 
 /// What has come of an answer's content.

@@ -14,6 +14,7 @@ use crate::metrics::{Metrics, RouteMetrics};
 use crate::proxy::ProxyTarget;
 use crate::respond::{Redirect, Respond};
 use crate::sockets::Sockets;
+use crate::tunnel::{Plan, Terms};
 use crate::upstream::Upstreams;
 
 /// A compiled route. A request in flight keeps the one it was given, whatever a reload does.
@@ -28,6 +29,8 @@ pub struct Route {
     pub max_body: Option<u64>,
     /// Fields set on every answer.
     pub headers: Box<[(HeaderName, HeaderValue)]>,
+    /// On which terms it gives tunnels; `None` where it cannot.
+    pub tunnels: Option<Arc<Terms>>,
     /// Its metric handles.
     pub metrics: Arc<RouteMetrics>,
 }
@@ -58,6 +61,8 @@ pub struct Tables<'a> {
     pub upstreams: &'a Upstreams,
     /// What files are remembered in.
     pub files: &'a Arc<FileCache>,
+    /// On which terms routes give tunnels.
+    pub tunnels: &'a Plan,
     /// Handlers by the name they were registered by.
     pub handlers: &'a HashMap<Arc<str>, Arc<dyn Handler>>,
 }
@@ -87,8 +92,9 @@ impl Router<Arc<Route>> {
     /// Compiles the routes of a site.
     pub fn build(site: &model::Site, tables: &Tables<'_>) -> Result<Self, RouteError> {
         let mut router = Router::default();
-        for config in &site.routes {
-            let route = Arc::new(Route::new(config, site, tables)?);
+        for (index, config) in site.routes.iter().enumerate() {
+            let tunnels = tables.tunnels.terms(index);
+            let route = Arc::new(Route::new(config, tunnels, site, tables)?);
             router.insert(&config.listeners, config.host.as_ref(), &config.path, route);
         }
         Ok(router)
@@ -96,7 +102,12 @@ impl Router<Arc<Route>> {
 }
 
 impl Route {
-    fn new(config: &model::Route, site: &model::Site, tables: &Tables<'_>) -> Result<Self, RouteError> {
+    fn new(
+        config: &model::Route,
+        tunnels: Option<Arc<Terms>>,
+        site: &model::Site,
+        tables: &Tables<'_>,
+    ) -> Result<Self, RouteError> {
         let label: Arc<str> = config.label().into();
         let target = match &config.to {
             model::Target::Respond(respond) => Target::Respond(Respond::new(respond)),
@@ -132,6 +143,7 @@ impl Route {
             target,
             max_body: config.max_body,
             headers: config.headers.clone().into(),
+            tunnels,
         })
     }
 }

@@ -11,7 +11,7 @@ use super::*;
 use crate::RequestBody;
 use crate::exchange::{Informational, Peer, Record};
 
-fn config(routes: Vec<Route>) -> model::Site {
+pub(crate) fn config(routes: Vec<Route>) -> model::Site {
     model::Site {
         name: "test".to_owned(),
         threads: None,
@@ -38,6 +38,7 @@ fn route(path: &str, to: Target) -> Route {
         to,
         max_body: None,
         headers: Vec::new(),
+        tunnel: model::Tunnel::default(),
     }
 }
 

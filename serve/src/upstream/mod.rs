@@ -27,3 +27,7 @@ pub(crate) use server::Newcomer;
 pub use server::{Lease, Server};
 pub use status::{ServerStatus, UpstreamStatus};
 pub use table::Upstreams;
+pub(crate) use timer::Timer;
+
+#[cfg(test)]
+pub(crate) use group::tests::model as tests_model;

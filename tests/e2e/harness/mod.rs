@@ -18,6 +18,7 @@ mod scripted;
 mod site;
 pub mod stage;
 mod wait;
+pub mod websocket;
 mod wire;
 
 pub use admin::Admin;
@@ -30,10 +31,11 @@ pub use generators::{H2load, Wrk};
 pub use haproxy::Haproxy;
 pub use openssl::resumes;
 pub use process::{Process, tool};
-pub use real::Real;
+pub use real::{Real, javascript, python};
 pub use scripted::{Connection, Scripted, ok};
 pub use site::{BINARY, InstanceView, Running, Site, exists, playhouse, through};
 pub use wait::{PATIENCE, eventually, eventually_some};
+pub use websocket::WebSocket;
 pub use wire::Wire;
 
 /// Bytes that differ at every offset, so that a piece that is lost, doubled or moved is seen.

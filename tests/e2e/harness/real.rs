@@ -58,6 +58,12 @@ impl Real {
         Real { process, address, folder, restart: nginx_behind_proxy }.listening()
     }
 
+    /// The WebSocket server of `upstreams/websocket_server.py`.
+    #[track_caller]
+    pub fn websockets() -> Self {
+        Real::printing("a WebSocket server", websockets)
+    }
+
     /// Kills it without warning.
     pub fn kill(&mut self) {
         self.process.kill();
@@ -175,6 +181,26 @@ fn gunicorn(folder: &Path, address: SocketAddr) -> Command {
         .env("PYTHONDONTWRITEBYTECODE", "1")
         // Its worker must not outlive a gunicorn that had to be killed by force.
         .process_group(0);
+    command
+}
+
+fn websockets(_: &Path, address: SocketAddr) -> Command {
+    let mut command = python("websocket_server.py");
+    command.arg(address.port().to_string());
+    command
+}
+
+/// A program of `upstreams/` that runs in the environment with what `requirements.txt` lists.
+pub fn python(name: &str) -> Command {
+    let mut command = Command::new(tool("python", "python3-venv"));
+    command.arg(script(name)).env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+/// A program of `upstreams/` that runs in node.
+pub fn javascript(name: &str) -> Command {
+    let mut command = Command::new(tool("node", "nodejs"));
+    command.arg(script(name));
     command
 }
 

@@ -117,8 +117,26 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         case(
             "8.5",
-            "extended CONNECT, which was not offered",
+            "extended CONNECT (RFC 8441) where no tunnel is",
             only(&[(":method", "CONNECT"), (":protocol", "websocket"), scheme, slash, authority]),
+            Answer(1, 501),
+        ),
+        case(
+            "8.5",
+            "extended CONNECT for another protocol",
+            only(&[(":method", "CONNECT"), (":protocol", "connect-udp"), scheme, slash, authority]),
+            Answer(1, 501),
+        ),
+        case(
+            "8.5",
+            "extended CONNECT without a path",
+            only(&[(":method", "CONNECT"), (":protocol", "websocket"), scheme, authority]),
+            Malformed(1),
+        ),
+        case(
+            "8.5",
+            "GET with a protocol",
+            only(&[(":method", "GET"), (":protocol", "websocket"), scheme, slash, authority]),
             Malformed(1),
         ),
         case("8.2.2", "te: trailers", get(&[("te", "trailers")]), Answer(1, 200)),

@@ -14,6 +14,7 @@ mod status;
 mod tickets;
 mod upgrade;
 mod upgrade_crash;
+mod websockets;
 
 use playhouse_chaos::{Class, Report};
 use rustix::process::{Pid, Signal, kill_process};

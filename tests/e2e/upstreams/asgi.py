@@ -14,9 +14,20 @@ async def app(scope, receive, send):
             else:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+    if scope["type"] == "websocket":
+        return await websocket(receive, send)
     assert scope["type"] == "http"
     route = ROUTES.get(scope["path"], not_found)
     await route(scope, receive, send)
+
+
+async def websocket(receive, send):
+    """Echoes messages."""
+    assert (await receive())["type"] == "websocket.connect"
+    await send({"type": "websocket.accept", "headers": [(b"x-app", b"asgi")]})
+    while (message := await receive())["type"] == "websocket.receive":
+        part = {"text": message["text"]} if message.get("text") is not None else {"bytes": message["bytes"]}
+        await send({"type": "websocket.send", **part})
 
 
 async def hello(scope, receive, send):

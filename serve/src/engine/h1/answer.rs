@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use bytes::BytesMut;
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderName, TRANSFER_ENCODING, UPGRADE};
-use http::{HeaderMap, Method, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use http_body::SizeHint;
 use playhouse_protocol::http1::date::DateCache;
 use playhouse_protocol::http1::{connection_has, encode};
@@ -129,6 +129,17 @@ pub(super) fn head(
 /// Writes an interim answer.
 pub(super) fn interim(out: &mut BytesMut, status: StatusCode, headers: &HeaderMap) {
     encode::status_line(out, status);
+    for (name, value) in headers.iter().filter(|(name, _)| !is_of_the_connection(name)) {
+        encode::field(out, name, value);
+    }
+    out.extend_from_slice(encode::END_OF_HEAD);
+}
+
+/// Writes the head that ends HTTP on the connection.
+pub(super) fn switching(out: &mut BytesMut, token: &HeaderValue, headers: &HeaderMap) {
+    encode::status_line(out, StatusCode::SWITCHING_PROTOCOLS);
+    out.extend_from_slice(b"connection: upgrade\r\n");
+    encode::field(out, &UPGRADE, token);
     for (name, value) in headers.iter().filter(|(name, _)| !is_of_the_connection(name)) {
         encode::field(out, name, value);
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::FutureExt;
-use http::{Request, StatusCode, Uri, Version};
+use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use playhouse_protocol::http1::{BodyDecoder, BodyLength, encode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
@@ -20,7 +20,8 @@ use crate::application::End;
 use crate::engine::drain::Drain;
 use crate::exchange::{Informational, Record};
 use crate::ledger::Ticket;
-use crate::{Application, CachedAnswer, Exchange, Ledger, Outcome, RequestBody, RequestBodyError};
+use crate::tunnel::Tunnel;
+use crate::{Application, Body, CachedAnswer, Exchange, Ledger, Outcome, RequestBody, RequestBodyError};
 
 /// What comes behind the request, for the connection.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ pub(super) struct Running<'a, A: Application> {
 }
 
 impl<A: Application> Running<'_, A> {
-    fn end(&mut self, outcome: Outcome) -> Instant {
+    pub(super) fn end(&mut self, outcome: Outcome) -> Instant {
         let now = Instant::now();
         if let Some(ticket) = self.ticket.take() {
             ticket.end(outcome);
@@ -91,7 +92,8 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
         let head = self.parser.head();
         let (length, expects, client_keeps) = (head.body, head.expect_continue, head.keep_alive);
         let request = &mut running.exchange.request;
-        let asked = Asked::new(request.method(), request.version());
+        let version = request.version();
+        let asked = Asked::new(request.method(), version);
         let (body, mut inbound) = self.body(length, expects);
         let inbound = &mut inbound;
         *request.body_mut() = body;
@@ -108,6 +110,14 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
         // What the handler has not taken of the request's content, nobody reads.
         drop(std::mem::take(running.exchange.request.body_mut()));
 
+        if inbound.complete
+            && version == Version::HTTP_11
+            && let Some((tunnel, headers)) = response.as_mut().and_then(take_tunnel)
+        {
+            let then = Box::pin(self.tunnel(drain, &mut running, tunnel, headers)).await;
+            self.end_request(&mut running);
+            return then;
+        }
         let mut killed = false;
         let mut failed = StatusCode::INTERNAL_SERVER_ERROR;
         match handled {
@@ -280,7 +290,7 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
         }
     }
 
-    pub(super) fn put_interim(&mut self, waiting: Vec<(StatusCode, http::HeaderMap)>, inbound: &mut Inbound) {
+    pub(super) fn put_interim(&mut self, waiting: Vec<(StatusCode, HeaderMap)>, inbound: &mut Inbound) {
         for (status, headers) in waiting {
             // 100 is for a client that waits for it, once.
             if status == StatusCode::CONTINUE && !std::mem::take(&mut inbound.expects_continue) {
@@ -314,5 +324,16 @@ impl<'a, IO: AsyncRead + AsyncWrite + Unpin + Send, A: Application> Connection<'
         let refused = running.status.is_some_and(|status| status.is_client_error())
             && self.shared.as_ref().is_some_and(|shared| shared.body_error().is_some());
         running.exchange.record.outcome.unwrap_or(if refused { Outcome::Rejected } else { Outcome::Answered })
+    }
+}
+
+/// The tunnel that the handler has answered with, and the fields of its answer.
+fn take_tunnel(response: &mut Response<Body>) -> Option<(Box<Tunnel>, HeaderMap)> {
+    match response.body_mut() {
+        body @ Body::Tunnel(_) => match std::mem::take(body) {
+            Body::Tunnel(tunnel) => Some((tunnel, std::mem::take(response.headers_mut()))),
+            _ => None,
+        },
+        _ => None,
     }
 }

@@ -15,6 +15,7 @@ mod output;
 mod send;
 mod shared;
 mod timer;
+mod tunnel;
 
 #[cfg(test)]
 mod tests;

@@ -37,6 +37,7 @@ pub(crate) async fn serve<A: Application>(
         limits: settings.limits.clone(),
         timeouts: settings.timeouts.clone(),
         client_gone: AtomicBool::new(false),
+        draining: Arc::default(),
     });
     let wire = Wire::new(io, prefix.freeze());
     let greeted = {
@@ -79,7 +80,8 @@ fn builder(settings: &Settings) -> Builder {
         .max_send_buffer_size(SEND_BUFFER)
         .max_pending_accept_reset_streams(limits.streams.max(20) as usize)
         .max_local_error_reset_streams(Some(LOCAL_RESETS))
-        .data_frame_budget(SMALL_DATA);
+        .data_frame_budget(SMALL_DATA)
+        .enable_connect_protocol();
     builder
 }
 
@@ -169,6 +171,7 @@ where
         std::future::poll_fn(|cx| {
             if !self.draining && drain.poll(cx).is_some() {
                 self.draining = true;
+                self.shared.draining.raise();
                 self.leftovers.clear();
                 // GOAWAY with the highest stream there can be, and a PING: when that is answered, everything that the
                 // client sent before it knew has arrived, and the GOAWAY with the last stream follows

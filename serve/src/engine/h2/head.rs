@@ -13,7 +13,8 @@ use crate::engine::date;
 /// §8.2 and §8.3 make a stream error (connection-specific fields, wrong pseudo-header fields, a content length that does
 /// not fit) is refused by the `h2` crate with RST_STREAM.
 pub(super) fn refusal<B>(request: &Request<B>, header_count: usize) -> Option<StatusCode> {
-    if request.method() == Method::CONNECT {
+    // This is no forward proxy, and of the protocols of RFC 8441 §4 it knows one.
+    if request.method() == Method::CONNECT && !is_websocket(request) {
         return Some(StatusCode::NOT_IMPLEMENTED);
     }
     if request.headers().len() > header_count {
@@ -23,6 +24,13 @@ pub(super) fn refusal<B>(request: &Request<B>, header_count: usize) -> Option<St
         && is_valid_host(request.uri(), request.headers())
         && are_valid_values(request.headers());
     (!valid).then_some(StatusCode::BAD_REQUEST)
+}
+
+/// Whether it is an extended CONNECT for a WebSocket (RFC 8441 §5).
+pub(super) fn is_websocket<B>(request: &Request<B>) -> bool {
+    let protocol = request.extensions().get::<h2::ext::Protocol>();
+    *request.method() == Method::CONNECT
+        && protocol.is_some_and(|protocol| protocol.as_str().eq_ignore_ascii_case("websocket"))
 }
 
 /// No value begins or ends with white space (RFC 9113 §8.2.1).

@@ -10,6 +10,7 @@ use playhouse_config::model::{ClientTimeouts, Limits};
 
 use crate::application::End;
 use crate::ledger::Ticket;
+use crate::tunnel::Signal;
 use crate::{Application, ConnectionInfo, Exchange, Outcome};
 
 /// What all streams of a connection share.
@@ -21,6 +22,8 @@ pub(super) struct Shared<A> {
     pub(super) timeouts: ClientTimeouts,
     /// The connection has ended by the client's doing: what is in flight ends as `ClientGone`, not as `Killed`.
     pub(super) client_gone: AtomicBool,
+    /// The connection is to end: for streams that would not by themselves.
+    pub(super) draining: Arc<Signal>,
 }
 
 /// One request, until its outcome is entered: by [`InFlight::settle`], or when it is dropped, whatever drops it.

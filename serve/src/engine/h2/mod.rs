@@ -13,6 +13,7 @@ mod leftover;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod tunnel;
 mod wire;
 
 pub use body::BodyReader;

@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::header::{CONTENT_LENGTH, EXPECT};
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
@@ -18,8 +18,10 @@ use tokio::time::{Instant, Sleep};
 use super::body::BodyReader;
 use super::head::{self, Prepared};
 use super::in_flight::{InFlight, Shared};
+use super::tunnel;
 use crate::engine::panic_message;
 use crate::exchange::{Informational, Record};
+use crate::tunnel::ExtendedConnect;
 use crate::{Application, Body, BodyError, CachedAnswer, Exchange, Outcome, RequestBody, RequestBodyError};
 
 /// Sends interim answers on a stream until its final answer begins.
@@ -66,7 +68,7 @@ impl InformationalSender {
         }
     }
 
-    fn take(&self) -> Option<SendResponse<Bytes>> {
+    pub(super) fn take(&self) -> Option<SendResponse<Bytes>> {
         self.0.lock().respond.take()
     }
 }
@@ -92,8 +94,17 @@ pub(super) fn open<A: Application>(
         return None;
     }
     let sender = InformationalSender::new(respond);
-    let (parts, stream) = request.into_parts();
-    let body = if stream.is_end_stream() {
+    let websocket = head::is_websocket(&request);
+    let (mut parts, stream) = request.into_parts();
+    let mut connect = None;
+    let body = if websocket {
+        // The GET that it would be over HTTP/1.1; what comes behind it is no content.
+        parts.method = Method::GET;
+        parts.extensions.remove::<h2::ext::Protocol>();
+        parts.extensions.insert(ExtendedConnect);
+        connect = Some(stream);
+        RequestBody::Empty
+    } else if stream.is_end_stream() {
         RequestBody::Empty
     } else {
         let length = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
@@ -115,7 +126,7 @@ pub(super) fn open<A: Application>(
         informational: Informational::H2(sender.clone()),
         record: Record::new(started),
     };
-    Some(answer(InFlight::new(shared.clone(), exchange, ticket), sender))
+    Some(answer(InFlight::new(shared.clone(), exchange, ticket), sender, connect))
 }
 
 enum Handled {
@@ -124,8 +135,13 @@ enum Handled {
     ClientGone,
 }
 
-async fn answer<A: Application>(mut flight: InFlight<A>, sender: InformationalSender) -> InFlight<A> {
-    let has_content = !flight.exchange.request.body().is_end_stream();
+async fn answer<A: Application>(
+    mut flight: InFlight<A>,
+    sender: InformationalSender,
+    mut connect: Option<RecvStream>,
+) -> InFlight<A> {
+    let has_content = !flight.exchange.request.body().is_end_stream()
+        || connect.as_ref().is_some_and(|stream| !stream.is_end_stream());
     let handled = {
         let shared = flight.shared.clone();
         let exchange = &mut flight.exchange;
@@ -140,6 +156,17 @@ async fn answer<A: Application>(mut flight: InFlight<A>, sender: InformationalSe
             Poll::Pending => sender.poll_reset(cx).map(|()| Handled::ClientGone),
         })
         .await
+    };
+    let handled = match handled {
+        Handled::Response(response) => match (response.into_parts(), connect.take()) {
+            ((head, Body::Tunnel(tunnel)), Some(stream)) => {
+                return Box::pin(tunnel::run(flight, &sender, stream, head, *tunnel)).await;
+            }
+            // A success would be taken for a tunnel.
+            ((head, _), Some(_)) if head.status.is_success() => Handled::Response(unswitched()),
+            ((head, body), _) => Handled::Response(Response::from_parts(head, body)),
+        },
+        handled => handled,
     };
     let (response, outcome) = match handled {
         Handled::Response(response) => {
@@ -169,6 +196,13 @@ async fn answer<A: Application>(mut flight: InFlight<A>, sender: InformationalSe
     // What is left of the request's body is not wanted.
     *flight.exchange.request.body_mut() = RequestBody::Empty;
     flight
+}
+
+/// In place of an answer that would promise a tunnel.
+fn unswitched() -> Response<Body> {
+    let mut response = Response::new(Body::Empty);
+    *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
+    response
 }
 
 /// Sends head and body.

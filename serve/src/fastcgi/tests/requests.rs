@@ -151,9 +151,8 @@ async fn a_server_that_refuses_is_followed_by_the_next_with_the_whole_content() 
     for status in [1, 2, 3] {
         let (first, second) = (Program::new(), Program::new());
         let (target, _root) = target(&[&first, &second]);
-        let refuse = first.answer(&end(status));
-        let serve = second.answer(&says("second"));
-        let scripts = join(refuse, serve);
+        let (refusal, answer) = (end(status), says("second"));
+        let scripts = join(first.answer(&refusal), second.answer(&answer));
         let (answer, (_, (asked, _))) = join(call(&target, post(b"content")), scripts).await;
         assert_eq!((answer.status, &*answer.text()), (200, "second"));
         assert_eq!(asked.content, b"content");
