@@ -251,9 +251,11 @@ mod tests {
             }
             std::future::pending::<()>().await;
         };
+        // Who comes at the same moment has come.
         let turn = tokio::select! {
-            turn = turns.wait(&peers, &freed) => turn,
+            biased;
             () = come => unreachable!(),
+            turn = turns.wait(&peers, &freed) => turn,
         };
         assert_eq!(turn, Turn::Fair);
         assert!(started.elapsed() <= SHORT * 8, "{:?}", started.elapsed());
