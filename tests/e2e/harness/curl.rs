@@ -64,7 +64,7 @@ impl std::fmt::Debug for Answer {
 /// Runs curl with these arguments; the last answer's head and content are taken apart.
 ///
 /// Several URLs and `--http2-prior-knowledge` do not go together: curl 7.88 begins HTTP/2 once more on a connection that
-/// it uses again, and fails with exit 16 whatever the server (curl issue 10634, mended in 8.0). Over TLS it works.
+/// it uses again, and fails with exit 16 whatever the server (a defect that is mended in 8.0). Over TLS it works.
 #[track_caller]
 pub fn curl<I, S>(arguments: I) -> Answer
 where

@@ -267,9 +267,9 @@ impl Account {
 /// `PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n`
 const PREFACE: u32 = 24;
 const HEADER: usize = 9;
-/// Without the reserved bit.
 /// Bytes of a whole PING frame.
 pub(super) const PING_FRAME: usize = HEADER + 8;
+/// Without the reserved bit.
 const STREAM: u32 = 0x7fff_ffff;
 
 const DATA: u8 = 0x0;
