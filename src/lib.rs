@@ -28,6 +28,7 @@ pub mod control {
     pub use playhouse_actors::control::{HostError, Identity, run};
 }
 
+pub use playhouse_actors::apps;
 pub use playhouse_actors::controller::{self, Controller};
 pub use playhouse_actors::handler::AskActor;
 pub use playhouse_actors::plan::{Plan, Planned};

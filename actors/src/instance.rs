@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use crate::acceptor::Acceptor;
 use crate::access_log::AccessLog;
 use crate::admin;
+use crate::apps;
 use crate::certificates::Certificates;
 use crate::connection::Admission;
 use crate::control::{Conversation, InstanceLink};
@@ -51,6 +52,7 @@ pub struct Instance {
     admin_token: ArcSwap<Option<String>>,
     samples: Arc<Samples>,
     running: Mutex<Running>,
+    apps: Arc<apps::Table>,
     stopping: AtomicBool,
     started: Instant,
     _watchdog: Option<Watchdog>,
@@ -134,6 +136,9 @@ impl Instance {
         if options.conversation.is_some() {
             site.sockets.hold();
         }
+        let unique = tree.unique();
+        let apps =
+            apps::Table::open(state_dir.as_ref().map(StateDir::path), unique).map_err(ReloadError::from)?;
         let watchdog = Watchdog::start(&tree, BLOCKED)
             .inspect_err(|error| tracing::warn!(%error, "no watchdog: blocked threads will not be seen"))
             .ok();
@@ -147,6 +152,7 @@ impl Instance {
             admin_token: ArcSwap::default(),
             samples: Arc::default(),
             running: Mutex::default(),
+            apps: Arc::new(apps),
             stopping: AtomicBool::new(false),
             started: Instant::now(),
             _watchdog: watchdog,
@@ -176,6 +182,7 @@ impl Instance {
                     continue;
                 }
             };
+            self.apps.end_all().await;
             self.site.access_log.stop(LOG_FLUSH).await;
             return Ok(exit);
         }
@@ -190,8 +197,10 @@ impl Instance {
                 manager.stopping();
             }
             self.site.sockets.close();
+            self.apps.stop();
         }
         self.tree.stop().await;
+        self.apps.end_all().await;
     }
 
     /// Ends an instance that has others beside it. Not `last`, it lets its listening sockets go at once, and what the
@@ -255,6 +264,7 @@ impl Instance {
         });
         let after = read.await.map_err(|_| ReloadError::NoAnswer)??;
         self.check_handlers(&after)?;
+        self.apps.check(&after.apps)?;
         Ok(Plan::new(&self.config(), &after, Processes::One))
     }
 
@@ -333,6 +343,11 @@ impl Instance {
         self.site.sockets.all().iter().map(|socket| socket.connections().open()).sum()
     }
 
+    /// Its apps and their processes.
+    pub fn apps(&self) -> &Arc<apps::Table> {
+        &self.apps
+    }
+
     pub(crate) fn samples(&self) -> &Samples {
         &self.samples
     }
@@ -355,8 +370,10 @@ impl Instance {
         let prepared = self.site.sockets.prepare(&config.listeners, &self.site.certificates, given)?;
         let admin = self.prepare_admin(config)?;
         self.check_handlers(config)?;
+        self.apps.prepare(&config.apps)?;
         self.site.access_log.apply(config.access_log.as_ref()).map_err(ReloadError::Log)?;
         self.site.upstreams.apply(&config.upstreams, &self.site.metrics);
+        self.apps.apply(&config.apps, &self.site);
         self.site.apply_routes(config)?;
         let changes = self.site.sockets.commit(prepared);
         self.admin.commit(admin);
@@ -411,7 +428,7 @@ impl Instance {
         let for_log = site.clone();
         let for_certificates = site.clone();
         let (for_upstreams, for_listeners, for_reload) = (self.clone(), self.clone(), self.clone());
-        let for_admin = self.clone();
+        let (for_admin, for_apps, for_apps_end) = (self.clone(), self.clone(), self.clone());
         let control = self.options.conversation.clone().map(|conversation| {
             let instance = self.clone();
             let link = move || InstanceLink::new(instance.clone(), conversation.clone());
@@ -429,6 +446,11 @@ impl Instance {
                 let instance = for_upstreams.clone();
                 upstreams::supervisor(move || instance.upstream_specs())
             })
+            .stall_after(STALL),
+            ChildSpec::new(apps::NAME, move || {
+                apps::supervisor(for_apps.apps.clone(), for_apps.tree.root().clone())
+            })
+            .shutdown_by(move || apps::shutdown(&for_apps_end.apps))
             .stall_after(STALL),
             ChildSpec::new(CONNECTIONS, shard::supervisor_of(shard::COUNT, drain.clone()))
                 .shutdown_by(move || Shutdown::After(drain() + GRACE))

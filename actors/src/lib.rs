@@ -8,6 +8,7 @@
 mod acceptor;
 mod access_log;
 pub mod admin;
+pub mod apps;
 mod certificates;
 mod connection;
 pub mod control;

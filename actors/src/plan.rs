@@ -6,9 +6,9 @@ use playhouse_serve::sockets::{BindError, BindErrorKind, Place, Source, sources}
 use playhouse_serve::tls::Certificates;
 use serde::Serialize;
 
-use crate::admin;
 use crate::instance::{LISTENERS, UPSTREAMS};
 use crate::reload::ReloadError;
+use crate::{admin, apps};
 
 /// What a reload would do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -163,6 +163,26 @@ fn planned(change: Change, before: &Site, after: &Site, processes: Processes) ->
                 Kind::Changed => "from the next request on; health, counters and idle connections stay",
             }
             .to_owned()
+        }
+        (Part::App(name), kind) => {
+            let actor = format!("{}/{name}", apps::NAME);
+            let app = |site: &Site| site.apps.iter().find(|app| *app.name == **name).cloned();
+            let is_rolled = || app(before).zip(app(after)).is_some_and(|(old, new)| !new.same_process(&old));
+            match kind {
+                Kind::Added => {
+                    planned.starts.push(actor);
+                    "its processes are started".to_owned()
+                }
+                Kind::Removed => {
+                    planned.ends.push(actor);
+                    "its processes finish their requests and end".to_owned()
+                }
+                Kind::Changed if is_rolled() => {
+                    planned.restarts.push(format!("{actor}/place-*"));
+                    "its processes are replaced, one after another, each once another is ready".to_owned()
+                }
+                Kind::Changed => "at once; its processes go on".to_owned(),
+            }
         }
         (Part::Route(..), _) => {
             "from the next request on; requests in flight finish as they began".to_owned()

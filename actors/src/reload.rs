@@ -15,6 +15,7 @@ use playhouse_serve::upstream::Upstream;
 use tokio::sync::oneshot;
 
 use crate::admin::{self, Administered};
+use crate::apps::{self, AppError};
 use crate::instance::{Instance, LISTENERS, UPSTREAMS};
 use crate::service_manager::ServiceManager;
 use crate::supervision::{Actor, AskError, ChildSpec, Context, Failure, Seat, Supervisor};
@@ -62,6 +63,9 @@ pub enum ReloadError {
     /// The access log cannot be opened.
     #[error("access_log: {0}")]
     Log(io::Error),
+    /// An app cannot be started as the site file has it.
+    #[error(transparent)]
+    App(#[from] AppError),
     /// The admin token cannot be read.
     #[error("admin.token_file: {}: {error}", .path.display())]
     Token {
@@ -210,6 +214,8 @@ impl Reloader {
             stale
         });
         bring_in_line(&seat(UPSTREAMS), stale, all.into_iter().map(upstreams::spec)).await?;
+
+        apps::reconcile(self.instance.apps(), root).await?;
 
         let over: Arc<dyn Administered> = self.instance.clone();
         admin::reconcile(&over).await

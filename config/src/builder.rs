@@ -105,6 +105,13 @@ impl Builder {
         self
     }
 
+    /// Adds an app: a program with its arguments, or a [`file::App`].
+    pub fn app(mut self, name: impl Into<String>, app: impl Into<file::App>) -> Self {
+        let apps = self.site.apps.get_or_insert_default();
+        apps.0.push((name.into(), app.into()));
+        self
+    }
+
     /// Adds a route: a path and what answers it, or a [`file::Route`].
     pub fn route(mut self, route: impl Into<file::Route>) -> Self {
         self.site.routes.get_or_insert_default().push(route.into());

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::{AccessLog, Admin, Instances, Listener, Route, Site, Upstream};
+use crate::model::{AccessLog, Admin, App, Instances, Listener, Route, Site, Upstream};
 
 /// One part of a site that is not the same in both versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub enum Part {
     Listener(Arc<str>),
     /// An upstream, by its name.
     Upstream(Arc<str>),
+    /// An app, by its name.
+    App(Arc<str>),
     /// A route, by its label and its place in the version that has it, the newer one if both do.
     Route(String, usize),
 }
@@ -44,6 +46,7 @@ impl fmt::Display for Part {
             Part::Instances => f.write_str("instances"),
             Part::Listener(name) => write!(f, "listeners.{name}"),
             Part::Upstream(name) => write!(f, "upstreams.{name}"),
+            Part::App(name) => write!(f, "apps.{name}"),
             Part::Route(label, place) => write!(f, "routes[{place}] {label}"),
         }
     }
@@ -73,11 +76,11 @@ macro_rules! differing {
     }};
 }
 
-/// Every part in which `after` is not `before`: first the site's own fields, then listeners, upstreams and routes, each in
+/// Every part in which `after` is not `before`: first the site's own fields, then listeners, upstreams, apps and routes, each in
 /// the order of `after` and then those that only `before` has. The order of parts in a file makes no difference.
 pub fn between(before: &Site, after: &Site) -> Vec<Change> {
     let own = differing!(before, after, Site {
-        name, threads, state_dir, drain_timeout; instances, admin, access_log, listeners, upstreams, routes
+        name, threads, state_dir, drain_timeout; instances, admin, access_log, listeners, upstreams, apps, routes
     });
     let mut changes: Vec<_> = own.into_iter().map(|field| changed(Part::Site(field), Vec::new())).collect();
     let admin = differing!(&before.admin, &after.admin, Admin { bind, token_file, hosts });
@@ -106,6 +109,14 @@ pub fn between(before: &Site, after: &Site) -> Vec<Change> {
         &mut changes,
         |upstream, _| Part::Upstream(upstream.name.clone()),
         upstream,
+    );
+    each(
+        &before.apps,
+        &after.apps,
+        |app| app.name.clone(),
+        &mut changes,
+        |app, _| Part::App(app.name.clone()),
+        app,
     );
     each(
         &before.routes,
@@ -188,6 +199,17 @@ fn upstream(before: &Upstream, after: &Upstream) -> Vec<&'static str> {
     differing!(before, after, Upstream { servers, protocol, proxy_protocol, balance, health, ejection, timeouts, keep_alive, retries; name })
 }
 
+fn app(before: &App, after: &App) -> Vec<&'static str> {
+    differing!(
+        before,
+        after,
+        App {
+            command, dir, env, listen, processes, busy_at, user, group, ready_timeout, stop_timeout, health, max_memory,
+            max_requests, idle_stop, limits, timeouts, keep_alive; name
+        }
+    )
+}
+
 fn route(before: &Route, after: &Route) -> Vec<&'static str> {
     differing!(before, after, Route { to, max_body, headers, tunnel; listeners, host, path })
 }
@@ -268,6 +290,17 @@ mod tests {
                 "routes[1] / Changed to",
                 "routes[2] /gone Removed ",
             ]
+        );
+    }
+
+    #[test]
+    fn an_app_that_differs_is_told_with_its_fields() {
+        let with = |apps: &str| BEFORE.replace("routes: [", &format!("apps: {{ {apps} }}, routes: ["));
+        let before = with(r#""blog": (command: ["node", "a.js"]), "old": (command: ["a"])"#);
+        let after = with(r#""new": (command: ["b"]), "blog": (command: ["node", "b.js"], processes: 2)"#);
+        assert_eq!(
+            told(&before, &after),
+            ["apps.new Added ", "apps.blog Changed command processes", "apps.old Removed "]
         );
     }
 }

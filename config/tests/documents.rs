@@ -63,8 +63,9 @@ fn the_reference_has_every_field() {
                           proxy_protocol: Required(qqqqqqqqqqqq: 1))},
         upstreams: {"u": (qqqqqqqqqqqq: 1, servers: [(qqqqqqqqqqqq: 1)], health: (qqqqqqqqqqqq: 1), ejection: (qqqqqqqqqqqq: 1),
                           timeouts: (qqqqqqqqqqqq: 1), keep_alive: (qqqqqqqqqqqq: 1))},
+        apps: {"a": (qqqqqqqqqqqq: 1, limits: (qqqqqqqqqqqq: 1))},
         routes: [(qqqqqqqqqqqq: 1, to: Respond(qqqqqqqqqqqq: 1)), (to: Redirect(qqqqqqqqqqqq: 1)), (to: Static(qqqqqqqqqqqq: 1)),
-                 (to: Proxy(qqqqqqqqqqqq: 1)), (to: FastCgi(qqqqqqqqqqqq: 1)), (to: Handler(qqqqqqqqqqqq: 1))],
+                 (to: Proxy(qqqqqqqqqqqq: 1)), (to: FastCgi(qqqqqqqqqqqq: 1)), (to: App(qqqqqqqqqqqq: 1)), (to: Handler(qqqqqqqqqqqq: 1))],
     )"#;
     let page = reference();
     let errors = parse(text, Path::new("site.ron")).unwrap_err();
@@ -73,7 +74,7 @@ fn the_reference_has_every_field() {
         .filter_map(|error| error.message.split_once("the fields here are "))
         .map(|(_, f)| f)
         .collect();
-    assert_eq!(listed.len(), 23, "{errors}");
+    assert_eq!(listed.len(), 26, "{errors}");
     for field in listed.iter().flat_map(|fields| fields.split(", ")) {
         let row = page.lines().any(|line| line.starts_with('|') && line.contains(&format!("`{field}`")));
         let pair = page.contains(&format!("{field}: path")) || page.contains(&format!("({field}: \"address"));

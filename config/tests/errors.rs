@@ -52,7 +52,7 @@ fn all_errors_of_a_file_come_at_once_in_its_order() {
     },
     routes: [
         (path: "/api/", to: Proxy("apii")),
-        (path: "api", to: App(name: "api")),
+        (path: "api", to: App("shop")),
         (path: "/api/", to: Redirect(status: 200, location: "{url}")),
         (path: "/", to: Static(root: "public", indx: [])),
     ],
@@ -70,7 +70,7 @@ site.ron:11:26: upstreams.api.servers: missing; an upstream has at least one, su
 site.ron:11:39: upstreams.api.balance: there is no LeastConections; did you mean LeastConnections?
 site.ron:14:29: routes[0].to: no upstream "apii"; did you mean "api"?
 site.ron:15:16: routes[1].path: "api" is no path to match: it begins with "/"
-site.ron:15:27: routes[1].to: this build does not have App yet; it has Respond, Redirect, Static, Proxy, FastCgi, Handler
+site.ron:15:27: routes[1].to: no app "shop"; the site has none
 site.ron:16:9: routes[2]: matches the same as routes[0], "/api/" on all listeners; no request would reach one of them
 site.ron:16:46: routes[2].to.status: 200 is no redirect; choose 301 or 308 (for good), 302 or 307 (for now), or 303 (fetch with GET)
 site.ron:16:61: routes[2].to.location: no variable {url}; did you mean {uri}?
@@ -159,12 +159,15 @@ fn errors_of_the_site_itself() {
                 "state_dir: \"\"",
                 "site.ron:2:12: state_dir: the path is empty; the site's own directory is \".\"",
             ),
-            ("apps: {}", "site.ron:2:1: apps: this build does not have \"apps\" yet; leave the field out"),
+            (
+                "caches: {}",
+                "site.ron:2:1: caches: this build does not have \"caches\" yet; leave the field out",
+            ),
             ("threads: 1, threads: 2", "site.ron:2:13: threads: is written twice; keep one of the two"),
             ("routes: {}", "site.ron:2:9: routes: expected a list in brackets, such as […], found a map"),
             (
                 "zzz: 1",
-                "site.ron:2:1: zzz: unknown field; the fields here are name, threads, instances, state_dir, drain_timeout, admin, access_log, listeners, upstreams, routes",
+                "site.ron:2:1: zzz: unknown field; the fields here are name, threads, instances, state_dir, drain_timeout, admin, access_log, listeners, upstreams, apps, routes",
             ),
         ],
         with_site,
@@ -422,7 +425,7 @@ fn errors_of_routes() {
         &[
             (
                 "path: \"/\"",
-                "site.ron:2:1: routes[0].to: missing; say what answers: Respond, Redirect, Static, Proxy, FastCgi or Handler",
+                "site.ron:2:1: routes[0].to: missing; say what answers: Respond, Redirect, Static, Proxy, FastCgi, App or Handler",
             ),
             ("to: Proxy(\"zzz\")", "site.ron:2:6: routes[0].to: no upstream \"zzz\"; there is \"api\""),
             ("to: Proxi(\"api\")", "site.ron:2:6: routes[0].to: there is no Proxi; did you mean Proxy?"),
@@ -521,6 +524,61 @@ fn routes_that_share_a_listener_must_not_match_the_same() {
             .unwrap_err()
             .to_string(),
         "site.ron:3:1: routes[1]: matches the same as routes[0], \"a.example/\" on a listener of both; no request would reach one of them"
+    );
+}
+
+#[test]
+fn what_an_app_cannot_be_is_said() {
+    let of = |app: &str| {
+        errors(&format!("(name: \"s\", listeners: {{\"h\": \"127.0.0.1:0\"}}, apps: {{\"a\": ({app})}})"))
+    };
+    for (app, expected) in [
+        (
+            "",
+            "apps.a.command: missing; write the program and its arguments, such as command: [\"node\", \"server.js\"]",
+        ),
+        ("command: []", "apps.a.command: missing; write the program"),
+        ("command: [\"\"]", "apps.a.command: missing; write the program"),
+        ("command: [\"x\", \"{sokcet}\"]", "apps.a.command[1]: no variable {sokcet}; did you mean {socket}?"),
+        (
+            "command: [\"x\", \"{socket}\"], listen: Port",
+            "apps.a.listen: each process listens on a port, and has no {socket}",
+        ),
+        (
+            "command: [\"x\", \"{port}\"], listen: Socket",
+            "apps.a.listen: each process listens on a Unix socket, and has no {port}",
+        ),
+        (
+            "command: [\"x\", \"{socket}\"], user: \"web\"",
+            "apps.a.user: a user of its own cannot reach sockets",
+        ),
+        ("command: [\"x\"], user: \"a:b\"", "apps.a.user: \"a:b\" is no name or number of an account"),
+        ("command: [\"x\"], processes: 0", "apps.a.processes: 0 is out of range; 1 to 64 is allowed"),
+        ("command: [\"x\"], processes: (3, 2)", "apps.a.processes: 2 is less than 3; the fewest come first"),
+        (
+            "command: [\"x\"], processes: \"2\"",
+            "apps.a.processes: expected a number, or the fewest and the most, such as (1, 4), found \"2\"",
+        ),
+        ("command: [\"x\"], env: {\"A=B\": \"\"}", "is no name of a variable"),
+        ("command: [\"x\"], stop_timeout: \"0s\"", "apps.a.stop_timeout: must be longer than zero"),
+        ("command: [\"x\"], listen: Pipe", "apps.a.listen: there is no Pipe; choose one of Socket, Port"),
+        ("command: [\"x\"], limits: (open_files: 1)", "apps.a.limits.open_files: 1 is out of range"),
+        ("command: [\"x\"], healt: \"/\"", "apps.a.healt: unknown field; did you mean \"health\"?"),
+    ] {
+        let found = of(app);
+        assert!(found.contains(expected) && !found.contains('\n'), "{app}: {found}");
+    }
+    let routed = |more: &str| {
+        errors(&format!(
+            "(name: \"s\", listeners: {{\"h\": \"127.0.0.1:0\"}}, apps: {{\"blog\": (command: [\"x\"])}}, {more})"
+        ))
+    };
+    let found = routed("routes: [(to: App(\"blgo\"))]");
+    assert!(found.contains("routes[0].to: no app \"blgo\"; did you mean \"blog\"?"), "{found}");
+    let found = routed("instances: (max: 2)");
+    assert!(
+        found.contains("apps: apps are run by a site in one process only; leave out `instances`"),
+        "{found}"
     );
 }
 

@@ -218,3 +218,22 @@ fn a_route_has_tunnels_for_websockets_unless_the_file_says_otherwise() {
     assert_eq!((all.ping, all.on_reload), (Some(Duration::from_secs(30)), OnReload::Close));
     assert!(route(", tunnel: (protocols: [])").protocols.is_empty());
 }
+
+#[test]
+fn an_app_listens_on_what_its_command_names() {
+    use playhouse_config::model::Listen;
+    let site = site(
+        "apps: {\"a\": (command: [\"node\", \"server.js\"]), \"b\": (command: [\"uvicorn\", \"--uds\", \"{socket}\"], dir: \"b\", processes: (2, 4)), \
+                \"c\": (command: [\"x\"], env: {\"SOCK\": \"{socket}\"}), \"d\": (command: [\"x\"], listen: Socket)}, \
+         routes: [(path: \"/a/\", to: App(\"a\")), (path: \"/b/\", to: App(app: \"b\", strip_prefix: true))]",
+    );
+    let listens: Vec<_> = site.apps.iter().map(|app| app.listen).collect();
+    assert_eq!(listens, [Listen::Port, Listen::Socket, Listen::Socket, Listen::Socket]);
+    let (a, b) = (&site.apps[0], &site.apps[1]);
+    assert_eq!((a.dir.to_str(), b.dir.to_str()), (Some("/srv"), Some("/srv/b")));
+    assert_eq!((a.processes.min.get(), a.processes.max.get()), (1, 1));
+    assert_eq!((b.processes.min.get(), b.processes.max.get()), (2, 4));
+    assert_eq!((a.ready_timeout, a.stop_timeout), (Duration::from_secs(30), Duration::from_secs(10)));
+    let Target::App(to) = &site.routes[1].to else { panic!() };
+    assert_eq!((&*to.app, to.strip_prefix, to.preserve_host), ("b", true, true));
+}

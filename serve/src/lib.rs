@@ -8,6 +8,7 @@
 
 pub mod access_log;
 pub mod application;
+pub mod apps;
 pub mod body;
 pub mod engine;
 pub mod epoch;

@@ -120,7 +120,16 @@ pub fn error(status: StatusCode) -> Response<Body> {
 
 /// 429 to a client that is to wait so long (RFC 6585 §4), in whole seconds (RFC 9110 §10.2.3).
 pub fn too_many_requests(wait: Duration) -> Response<Body> {
-    let mut response = error(StatusCode::TOO_MANY_REQUESTS);
+    retry_after(StatusCode::TOO_MANY_REQUESTS, wait)
+}
+
+/// 503 to a client that may come again after so long, in whole seconds (RFC 9110 §15.6.4).
+pub fn unavailable(wait: Duration) -> Response<Body> {
+    retry_after(StatusCode::SERVICE_UNAVAILABLE, wait)
+}
+
+fn retry_after(status: StatusCode, wait: Duration) -> Response<Body> {
+    let mut response = error(status);
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     response

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::access_log::AccessLog;
 use crate::application::{Application, End};
+use crate::apps::Apps;
 use crate::fastcgi::fastcgi;
 use crate::files::FileCache;
 use crate::handler::Handler;
@@ -45,6 +46,8 @@ pub struct Site {
     pub certificates: Certificates,
     /// Upstream servers and their idle connections.
     pub upstreams: Upstreams,
+    /// Apps and their processes, as requests see them.
+    pub apps: Apps,
     /// Every request's outcome.
     pub ledger: Arc<Ledger>,
     /// This process's place among those that accept from the same sockets; `None` where there are no others.
@@ -91,6 +94,7 @@ impl Site {
             sockets: Sockets::default(),
             certificates: Certificates::default(),
             upstreams: Upstreams::default(),
+            apps: Apps::default(),
             ledger: shared.ledger,
             place: shared.place,
             addresses,
@@ -107,18 +111,20 @@ impl Site {
             site.sockets.share_with(Arc::new(place.clone()));
         }
         site.upstreams.apply(&config.upstreams, &site.metrics);
+        site.apps.apply(&config.apps, &site.metrics);
         site.apply_routes(config)?;
         Ok(Arc::new(site))
     }
 
     /// Replaces all routes at once, or none on an error. Requests in flight keep the route they were given. Upstreams
-    /// that routes name are applied before.
+    /// and apps that routes name are applied before.
     pub fn apply_routes(&self, config: &model::Site) -> Result<(), RouteError> {
         let tunnels = self.tunnels.plan(config, &self.random);
         let tables = Tables {
             metrics: &self.metrics,
             sockets: &self.sockets,
             upstreams: &self.upstreams,
+            apps: &self.apps,
             files: &self.files,
             tunnels: &tunnels,
             handlers: &self.handlers,

@@ -66,6 +66,11 @@ fn surroundings(site: &Site, file: &Path) -> Vec<Error> {
             message,
         });
     };
+    for app in &site.apps {
+        if let Err(error) = std::fs::read_dir(&app.dir) {
+            report(format!("apps.{}.dir", app.name), &app.dir, error.to_string());
+        }
+    }
     for listener in &site.listeners {
         for (index, certificate) in listener.tls.iter().enumerate() {
             let field = format!("listeners.{}.tls[{index}]", listener.name);

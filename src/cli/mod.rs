@@ -16,6 +16,7 @@ mod output;
 mod plan;
 mod proxy;
 mod reload;
+mod restart;
 mod run;
 mod scale;
 mod serve;
@@ -55,6 +56,7 @@ enum Command {
     Tree(tree::Tree),
     Kill(kill::Kill),
     Reload(reload::Reload),
+    Restart(restart::Restart),
     Scale(scale::Scale),
     Drain(drain::Drain),
     Upgrade(upgrade::Upgrade),
@@ -88,6 +90,7 @@ pub fn main() -> ExitCode {
         Command::Tree(command) => command.execute(output),
         Command::Kill(command) => command.execute(output),
         Command::Reload(command) => command.execute(output),
+        Command::Restart(command) => command.execute(output),
         Command::Scale(command) => command.execute(output),
         Command::Drain(command) => command.execute(output),
         Command::Upgrade(command) => command.execute(output),

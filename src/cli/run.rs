@@ -240,6 +240,13 @@ impl Running {
         }
     }
 
+    /// For the end of this process without any delay: nobody else would end what it has started.
+    fn kill_apps(&self) {
+        if let Running::Instance(instance) = self {
+            instance.apps().kill_all();
+        }
+    }
+
     async fn reload(&self) -> Result<Reloaded, ReloadError> {
         match self {
             Running::Instance(instance) => instance.reload_file(None).await,
@@ -291,6 +298,7 @@ impl Signals {
                 Some(()) = self.interrupt.recv() => {
                     if std::mem::replace(&mut interrupted, true) {
                         tracing::warn!("a second INT: ending at once");
+                        running.kill_apps();
                         process::exit(INTERRUPTED);
                     }
                     stop(&running, "INT");

@@ -34,6 +34,7 @@ struct Page {
     instances: Vec<Instance>,
     ledger: serde_json::Map<String, serde_json::Value>,
     upstreams: Vec<Upstream>,
+    apps: Vec<App>,
     blocked: Vec<String>,
     events: Vec<Event>,
     controller: Option<Controller>,
@@ -121,6 +122,33 @@ struct Server {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
+struct App {
+    name: String,
+    state: String,
+    wanted: u64,
+    processes: Vec<AppProcess>,
+    failures: u64,
+    last_failure: Option<String>,
+    waiting: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct AppProcess {
+    place: u32,
+    pid: u32,
+    state: String,
+    age_ms: u64,
+    address: String,
+    healthy: bool,
+    ejected: bool,
+    in_flight: u64,
+    requests: u64,
+    rss_bytes: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct Event {
     unix_ms: u64,
     path: String,
@@ -204,6 +232,7 @@ fn render(page: &Page, output: Output, now: u64) -> String {
             text.push('\n');
         }
     }
+    text += &apps(page, output);
     text += &instances(page, output);
     text.push_str("\nrequests\n");
     let known = LEDGER.iter().filter_map(|name| Some((*name, page.ledger.get(*name)?)));
@@ -227,6 +256,52 @@ fn render(page: &Page, output: Output, now: u64) -> String {
     for event in page.events.iter().rev().take(EVENTS).rev() {
         let ago = output.toned(Tone::Faint, &format!("{:>8} ago", age(now.saturating_sub(event.unix_ms))));
         let _ = writeln!(text, "  {ago}  {}  {}", plain(&event.path), plain(&event.message));
+    }
+    text
+}
+
+fn apps(page: &Page, output: Output) -> String {
+    let plain = |text: &str| output.toned(Tone::Plain, text);
+    let mut text = String::new();
+    if !page.apps.is_empty() {
+        text.push_str("\napps\n");
+    }
+    for app in &page.apps {
+        let state = match &*app.state {
+            "serving" => output.toned(Tone::Good, "serving"),
+            "failing" => output.toned(Tone::Bad, "failing"),
+            other => output.toned(Tone::Warning, other),
+        };
+        let serving = app.processes.iter().filter(|process| process.state == "serving").count();
+        let _ = write!(text, "  {:<16} {state}, {serving} of {} wanted", plain(&app.name), app.wanted);
+        for (number, what) in [(app.waiting, "waiting"), (app.failures, "failed")] {
+            if number > 0 {
+                text += &output.toned(Tone::Warning, &format!(", {number} {what}"));
+            }
+        }
+        if let Some(why) = &app.last_failure {
+            text += &output.toned(Tone::Bad, &format!(", {why}"));
+        }
+        text.push('\n');
+        for process in &app.processes {
+            let state = match (&*process.state, process.healthy, process.ejected) {
+                ("serving", true, false) => output.toned(Tone::Good, "serving"),
+                ("serving", false, _) => output.toned(Tone::Bad, "unhealthy"),
+                ("serving", ..) => output.toned(Tone::Warning, "ejected"),
+                (other, ..) => output.toned(Tone::Warning, other),
+            };
+            let _ = writeln!(
+                text,
+                "    {:<14} pid {:<8} {state}, {}, {} in flight, {}, {}, at {}",
+                process.place,
+                process.pid,
+                age(process.age_ms),
+                process.in_flight,
+                count(process.requests, "request"),
+                size(process.rss_bytes),
+                plain(&process.address),
+            );
+        }
     }
     text
 }
@@ -340,6 +415,26 @@ mod tests {
         assert!(text.starts_with("shop · ready"), "{text}");
         assert!(text.contains("127.0.0.1:8080") && text.contains("5 accepted"), "{text}");
         assert!(text.contains("2s ago") && !text.contains('\u{1b}'), "{text}");
+    }
+
+    #[test]
+    fn apps_are_shown_with_their_processes_and_why_they_fail() {
+        let page = serde_json::json!({"site": "shop", "apps": [
+            {"name": "blog", "state": "serving", "wanted": 2, "failures": 1, "processes": [
+                {"place": 1, "pid": 7, "state": "serving", "healthy": true, "age_ms": 2_000, "requests": 1,
+                 "rss_bytes": 2048, "address": "unix:/x"},
+                {"place": 2, "pid": 8, "state": "starting"}]},
+            {"name": "bad", "state": "failing", "wanted": 1, "last_failure": "place 1: \u{1b}exit"},
+        ]});
+        let text = render(&serde_json::from_value(page).unwrap(), Output::new(true), 0);
+        for part in [
+            "blog             serving, 1 of 2 wanted, 1 failed\n",
+            "1              pid 7        serving, 2s, 0 in flight, 1 request, 2.0 KiB, at unix:/x\n",
+            "pid 8        starting",
+            "bad              failing, 0 of 1 wanted, place 1: \u{fffd}exit\n",
+        ] {
+            assert!(text.contains(part), "no {part:?} in {text}");
+        }
     }
 
     #[test]

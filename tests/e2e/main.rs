@@ -29,6 +29,7 @@ mod kills;
 mod limits;
 mod listeners;
 mod malformed;
+mod managed;
 mod messages;
 mod php;
 mod plan;

@@ -59,6 +59,11 @@ pub trait Administered: Send + Sync + 'static {
     /// Drains and stops the site; completes when it has ended, or with the process.
     fn stop_site(self: Arc<Self>) -> BoxFuture<'static, ()>;
 
+    /// Replaces the processes of an app, one after another.
+    fn restart_app(&self, _: String) -> BoxFuture<'_, Result<Value, Refused>> {
+        Box::pin(async { Err(Refused::new(StatusCode::NOT_FOUND, "this site has no apps")) })
+    }
+
     /// Sets how many instances there are.
     fn scale(&self, _: Scale) -> BoxFuture<'_, Result<Value, Refused>> {
         Box::pin(async { Err(Refused::no_controller()) })

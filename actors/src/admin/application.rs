@@ -51,6 +51,12 @@ struct Drain {
     instance: String,
 }
 
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Restart {
+    app: String,
+}
+
 #[derive(Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Upgrade {
@@ -109,6 +115,10 @@ impl AdminApplication {
             Page::Drain => {
                 let Drain { instance } = read(exchange).await?;
                 done(self.over.drain_instance(instance).await)
+            }
+            Page::Restart => {
+                let Restart { app } = read(exchange).await?;
+                done(self.over.restart_app(app).await)
             }
             Page::Upgrade => {
                 let Upgrade { binary } = read(exchange).await?;
@@ -189,6 +199,7 @@ enum Page {
     Stop,
     Scale,
     Drain,
+    Restart,
     Upgrade,
 }
 
@@ -211,6 +222,7 @@ const ROUTES: &[Route] = &[
     Route { method: Method::POST, path: "/v1/reload", need: Need::Change, page: Page::Reload },
     Route { method: Method::POST, path: "/v1/plan", need: Need::Change, page: Page::Plan },
     Route { method: Method::POST, path: "/v1/stop", need: Need::Change, page: Page::Stop },
+    Route { method: Method::POST, path: "/v1/restart", need: Need::Change, page: Page::Restart },
     Route { method: Method::POST, path: "/v1/scale", need: Need::Change, page: Page::Scale },
     Route { method: Method::POST, path: "/v1/drain", need: Need::Change, page: Page::Drain },
     Route { method: Method::POST, path: "/v1/upgrade", need: Need::Change, page: Page::Upgrade },

@@ -12,6 +12,7 @@ use playhouse_serve::sockets::Sockets;
 use super::administered::{Administered, Refused, Value, fault_here, to_json};
 use super::scrape;
 use super::status::Status;
+use crate::apps;
 use crate::instance::Instance;
 use crate::supervision::{Fault, Tree};
 
@@ -66,6 +67,10 @@ impl Administered for Instance {
             refuse_alone(&self)?;
             to_json(&self.plan(file).await?)
         })
+    }
+
+    fn restart_app(&self, app: String) -> BoxFuture<'_, Result<Value, Refused>> {
+        Box::pin(async move { apps::restart(self.apps(), &app).await })
     }
 
     fn stop_site(self: Arc<Self>) -> BoxFuture<'static, ()> {

@@ -2,6 +2,7 @@
 
 use playhouse_serve::metrics::Scrape;
 
+use crate::apps;
 use crate::instance::Instance;
 use crate::supervision::{Node, SeatState};
 
@@ -20,7 +21,9 @@ pub(super) fn scrape(instance: &Instance) -> String {
         scrape.set("playhouse_proxy_headers_refused_total", &labels, counts.headers_refused as f64);
         scrape.set("playhouse_accept_errors_total", &labels, counts.errors as f64);
     }
-    for upstream in site.upstreams.status() {
+    let apps = instance.apps().all();
+    let apps = apps.iter().map(|managed| managed.app.upstream().status());
+    for upstream in site.upstreams.status().into_iter().chain(apps) {
         for server in upstream.servers {
             let labels = [("upstream", &*upstream.name), ("server", &*server.address)];
             scrape.set("playhouse_upstream_idle_connections", &labels, server.idle as f64);
@@ -29,6 +32,7 @@ pub(super) fn scrape(instance: &Instance) -> String {
             scrape.set("playhouse_upstream_healthy", &labels, f64::from(u8::from(healthy)));
         }
     }
+    apps::status::collect(&mut scrape, instance.apps());
     actors(&mut scrape, &instance.tree().view(false));
     scrape.set("playhouse_actor_messages_total", &[], instance.tree().messages() as f64);
     scrape.set("playhouse_blocked_threads", &[], instance.tree().blocked_threads().len() as f64);

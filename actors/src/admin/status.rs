@@ -3,6 +3,7 @@
 use playhouse_serve::ledger::Totals;
 use playhouse_serve::upstream::UpstreamStatus;
 
+use crate::apps::status::AppStatus;
 use crate::control::resident_bytes;
 use crate::instance::Instance;
 use crate::supervision::Event;
@@ -33,6 +34,9 @@ pub struct Status {
     pub ledger: Totals,
     /// Upstreams and their servers.
     pub upstreams: Vec<UpstreamStatus>,
+    /// Apps and their processes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub apps: Vec<AppStatus>,
     /// Messages between actors, ever. A request sends none.
     pub messages: u64,
     /// Actors whose thread does not come back just now.
@@ -195,6 +199,7 @@ impl Status {
             instances: vec![own],
             ledger,
             upstreams: site.upstreams.status(),
+            apps: AppStatus::all(instance.apps()),
             messages: instance.tree().messages(),
             blocked: instance.tree().blocked_threads(),
             events: instance.tree().events().recent(RECENT_EVENTS),

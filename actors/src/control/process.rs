@@ -77,6 +77,15 @@ impl Process {
         }
     }
 
+    /// Completes when it has ended, and leaves it to be reaped: until then its number, and that of its process group, are
+    /// nobody else's.
+    pub async fn ended(&self) {
+        if self.status.get().is_none() {
+            // Fails only where the runtime is shutting down.
+            let _ = self.pidfd.readable().await;
+        }
+    }
+
     /// Whether it has ended.
     pub fn has_ended(&self) -> bool {
         self.status.get().is_some() || {

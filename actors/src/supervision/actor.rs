@@ -102,6 +102,11 @@ impl Context {
         Drained(self.seat.clone())
     }
 
+    /// A number from 0 to less than 1, for backoffs that are not to be in step.
+    pub(crate) fn jitter(&self) -> f64 {
+        self.seat.shared().jitter()
+    }
+
     /// Ends this incarnation once the current message is done. What is queued behind it is dropped.
     pub fn stop(&self) {
         self.me.stop(None);

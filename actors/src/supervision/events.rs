@@ -45,6 +45,8 @@ pub enum EventKind {
     Certificates,
     /// A server's health or ejection has changed.
     Upstream,
+    /// A process of an app was started, is ready, has ended, or is to.
+    App,
     /// A listener was opened, closed, or could not accept.
     Listener,
     /// Another number of instances is wanted, or memory keeps it down.

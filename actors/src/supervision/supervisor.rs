@@ -29,10 +29,13 @@ pub enum Strategy {
 
 /// What a supervisor is told.
 pub enum Command {
-    /// Adds a child and starts it; a child of this name that exists already is left as it is.
+    /// Adds a child and starts it; a child of this name that exists already is left as it is. Where one of this name is
+    /// being removed, once that is gone.
     Add(ChildSpec, oneshot::Sender<()>),
     /// Ends a child by its own shutdown rule and forgets it. Answered when it is gone.
     Remove(String, oneshot::Sender<()>),
+    /// Internal: a child that was to be removed is gone.
+    Removed(String),
     /// Internal: these children may be started now, unless their appointment has been overtaken.
     Due(Vec<(String, u64)>),
     /// Internal: all children have been ended.
@@ -48,6 +51,7 @@ pub struct Supervisor {
     shutdown_at_once: bool,
     specs: Arc<dyn Fn() -> Vec<ChildSpec> + Send + Sync>,
     children: Vec<Child>,
+    removals: Vec<Removal>,
     history: History,
     appointments: u64,
     ending: Option<Ending>,
@@ -63,6 +67,15 @@ struct Child {
     cause: Option<String>,
     /// Its stall has been reported, and nothing else is done about it.
     stall_reported: bool,
+}
+
+/// A child that is being ended for good.
+struct Removal {
+    name: String,
+    /// Who wants to know when it is gone.
+    asked: Vec<oneshot::Sender<()>>,
+    /// Who is to have its seat then.
+    next: Option<(ChildSpec, oneshot::Sender<()>)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +113,7 @@ impl Supervisor {
             shutdown_at_once: false,
             specs: Arc::new(specs),
             children: Vec::new(),
+            removals: Vec::new(),
             history: History::default(),
             appointments: 0,
             ending: None,
@@ -319,6 +333,12 @@ impl Actor for Supervisor {
     async fn handle(&mut self, command: Command, context: &Context) -> Result<(), Failure> {
         match command {
             Command::Add(spec, done) => {
+                if let Some(removal) = self.removals.iter_mut().find(|removal| removal.name == spec.name) {
+                    if let Some((_, before)) = removal.next.replace((spec, done)) {
+                        let _ = before.send(());
+                    }
+                    return Ok(());
+                }
                 if self.ending.is_none() && self.position(&spec.name).is_none() {
                     self.add(spec, context);
                     self.start(self.children.len() - 1, context).await?;
@@ -326,17 +346,35 @@ impl Actor for Supervisor {
                 let _ = done.send(());
             }
             Command::Remove(name, done) => {
+                if let Some(removal) = self.removals.iter_mut().find(|removal| removal.name == name) {
+                    removal.asked.extend(removal.next.take().map(|(_, next)| next));
+                    removal.asked.push(done);
+                    return Ok(());
+                }
                 let Some(index) = self.position(&name) else {
                     let _ = done.send(());
                     return Ok(());
                 };
                 let child = self.children.remove(index);
-                let supervisor = context.seat().clone();
+                self.removals.push(Removal { name: name.clone(), asked: vec![done], next: None });
+                let context = context.clone();
                 tokio::spawn(async move {
                     end_in_order(&[(child.seat, (child.spec.shutdown)())]).await;
-                    supervisor.forget_child(&name);
-                    let _ = done.send(());
+                    context.send::<Self>(Command::Removed(name));
                 });
+            }
+            Command::Removed(name) => {
+                let Some(index) = self.removals.iter().position(|removal| removal.name == name) else {
+                    return Ok(());
+                };
+                let removal = self.removals.remove(index);
+                context.seat().forget_child(&name);
+                for done in removal.asked {
+                    let _ = done.send(());
+                }
+                if let Some((spec, done)) = removal.next {
+                    context.send::<Self>(Command::Add(spec, done));
+                }
             }
             Command::Due(appointments) => self.due(appointments, context).await?,
             Command::AllEnded => match self.ending.take() {

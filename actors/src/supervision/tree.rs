@@ -89,6 +89,11 @@ impl Tree {
         &self.shared.events
     }
 
+    /// A number that other trees do not have.
+    pub(crate) fn unique(&self) -> u64 {
+        self.shared.random.below(u64::MAX)
+    }
+
     /// A number from 0 to less than 1, for backoffs that are not to be in step.
     pub(crate) fn jitter(&self) -> f64 {
         self.shared.jitter()

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::{
-    Admin, FastCgi, Handler, Instances, Listener, Proxy, Redirect, Respond, Route, Server, Static, Target,
-    Upstream,
+    Admin, App, FastCgi, Handler, Instances, Listener, Proxy, Redirect, Respond, Route, Server, Static,
+    Target, ToApp, Upstream,
 };
 
 impl Route {
@@ -40,6 +40,11 @@ impl Target {
     pub fn fastcgi(upstream: impl Into<String>, root: impl Into<PathBuf>) -> Target {
         let (upstream, root) = (Some(upstream.into()), Some(root.into()));
         Target::FastCgi(FastCgi { upstream, root, ..FastCgi::default() })
+    }
+
+    /// An app of the site.
+    pub fn app(app: impl Into<String>) -> Target {
+        Target::App(ToApp { app: Some(app.into()), ..ToApp::default() })
     }
 
     /// A handler of the embedding program.
@@ -113,6 +118,13 @@ impl<T: Into<Server>> From<Vec<T>> for Upstream {
 impl<T: Into<Server>, const N: usize> From<[T; N]> for Upstream {
     fn from(servers: [T; N]) -> Self {
         Vec::from(servers).into()
+    }
+}
+
+/// A program with its arguments.
+impl<T: Into<String>, const N: usize> From<[T; N]> for App {
+    fn from(command: [T; N]) -> Self {
+        App { command: Some(command.into_iter().map(Into::into).collect()), ..App::default() }
     }
 }
 

@@ -246,8 +246,7 @@ impl Decode for Names {
     }
 }
 
-const TARGETS: &[&str] = &["Respond", "Redirect", "Static", "Proxy", "FastCgi", "Handler"];
-const LATER_TARGETS: &[&str] = &["App"];
+const TARGETS: &[&str] = &["Respond", "Redirect", "Static", "Proxy", "FastCgi", "App", "Handler"];
 
 impl Decode for Target {
     fn decode(node: &Node<'_>, at: &At, report: &mut Report<'_>) -> Option<Self> {
@@ -266,12 +265,8 @@ impl Decode for Target {
             "Static" => Decode::decode(payload, at, report).map(Target::Static),
             "Proxy" => Decode::decode(payload, at, report).map(Target::Proxy),
             "FastCgi" => Decode::decode(payload, at, report).map(Target::FastCgi),
+            "App" => Decode::decode(payload, at, report).map(Target::App),
             "Handler" => Decode::decode(payload, at, report).map(Target::Handler),
-            name if LATER_TARGETS.contains(&name) => {
-                let message = format!("this build does not have {name} yet; it has {}", TARGETS.join(", "));
-                report.error_at(at, node.offset, message);
-                None
-            }
             name => {
                 report.error_at(at, node.offset, no_such_word(name, TARGETS));
                 None

@@ -3,6 +3,7 @@
 //!
 //! `None` is a field that is not written. Durations and sizes are parsed, names and addresses are text.
 
+mod app;
 mod convert;
 mod decode;
 mod scalar;
@@ -10,6 +11,7 @@ mod scalar;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use app::{App, Listen, ProcessLimits, Processes, ToApp};
 pub(crate) use decode::Decode;
 use decode::record;
 pub use scalar::Size;
@@ -45,10 +47,12 @@ record! {
         listeners: Named<Listener>,
         /// What `Proxy` may name.
         upstreams: Named<Upstream>,
+        /// What `App` may name.
+        apps: Named<App>,
         /// In any order; the most specific wins.
         routes: Vec<Route>,
     }
-    later: apps caches
+    later: caches
 }
 
 record! {
@@ -373,6 +377,8 @@ pub enum Target {
     Proxy(Proxy),
     /// Scripts, and the files beside them.
     FastCgi(FastCgi),
+    /// An app.
+    App(ToApp),
     /// A handler of the embedding program.
     Handler(Handler),
 }

@@ -8,7 +8,7 @@ use bytesize::ByteSize;
 use super::decode::{Decode, mismatch, no_such_word};
 use crate::document::{Node, Shape};
 use crate::error::{At, Report};
-use crate::model::{Balance, Encoding, LogFormat, OnReload, ProxyVersion, Sharing};
+use crate::model::{Balance, Encoding, Listen, LogFormat, OnReload, ProxyVersion, Sharing};
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -154,6 +154,12 @@ impl Decode for OnReload {
     fn decode(node: &Node<'_>, at: &At, report: &mut Report<'_>) -> Option<Self> {
         let words = [("Keep", OnReload::Keep), ("Drain", OnReload::Drain), ("Close", OnReload::Close)];
         word(node, at, report, &words)
+    }
+}
+
+impl Decode for Listen {
+    fn decode(node: &Node<'_>, at: &At, report: &mut Report<'_>) -> Option<Self> {
+        word(node, at, report, &[("Socket", Listen::Socket), ("Port", Listen::Port)])
     }
 }
 

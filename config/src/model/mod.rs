@@ -1,6 +1,7 @@
 //! What a valid site is. Every value of these types is complete and checked: names resolve, durations are positive,
 //! relative paths have been joined to the directory of the site file.
 
+mod app;
 mod listener;
 mod route;
 mod upstream;
@@ -10,6 +11,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use app::*;
 pub use listener::*;
 pub use route::*;
 pub use upstream::*;
@@ -35,6 +37,8 @@ pub struct Site {
     pub listeners: Vec<Listener>,
     /// Names are unique.
     pub upstreams: Vec<Upstream>,
+    /// Names are unique.
+    pub apps: Vec<App>,
     /// In the file's order; the router orders them by how specific they are.
     pub routes: Vec<Route>,
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
+use super::ToApp;
+
 /// One route. The most specific wins: a listener's own routes before those of all, then exact host over wildcard over
 /// none, then an exact path over a prefix, then the longest prefix.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,8 +38,8 @@ impl Route {
     }
 }
 
-/// What a route lets become a tunnel (RFC 9110 §7.8, RFC 8441), and for how long. Only for [`Target::Proxy`] and
-/// [`Target::Handler`].
+/// What a route lets become a tunnel (RFC 9110 §7.8, RFC 8441), and for how long. Only for [`Target::Proxy`],
+/// [`Target::App`] and [`Target::Handler`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tunnel {
     /// Upgrade tokens in lower case, `websocket` or `spdy/3.1`; never another version of HTTP, or TLS. Default
@@ -125,6 +127,8 @@ pub enum Target {
     Static(Static),
     /// Requests forwarded to an upstream.
     Proxy(Proxy),
+    /// Requests forwarded to an app.
+    App(ToApp),
     /// Scripts of a FastCGI program such as php-fpm, and the files beside them.
     FastCgi(FastCgi),
     /// A handler that the embedding program has registered by this name.

@@ -2,6 +2,7 @@
 //! hides another: each part is resolved on its own, and `None` only says that its errors are in the report.
 
 mod address;
+mod app;
 mod fastcgi;
 mod instances;
 mod listener;
@@ -47,6 +48,7 @@ pub(crate) fn site(raw: &file::Site, directory: &Path, report: &mut Report<'_>) 
     let drain = drain_timeout.unwrap_or(DRAIN_TIMEOUT);
     let listeners = resolver.listeners(raw.listeners.as_ref(), admin_bind, drain, &at.field("listeners"));
     let upstreams = resolver.upstreams(raw.upstreams.as_ref(), raw.routes.as_deref(), &at.field("upstreams"));
+    let apps = resolver.apps(raw, &at.field("apps"));
     let routes = resolver.routes(raw, &at.field("routes"));
     Some(Site {
         name: name?,
@@ -61,6 +63,7 @@ pub(crate) fn site(raw: &file::Site, directory: &Path, report: &mut Report<'_>) 
         access_log: access_log?,
         listeners: listeners?,
         upstreams: upstreams?,
+        apps: apps?,
         routes: routes?,
     })
 }

@@ -85,12 +85,14 @@ impl Resolver<'_, '_> {
             .required(
                 raw.to.as_ref(),
                 &to_at,
-                "missing; say what answers: Respond, Redirect, Static, Proxy, FastCgi or Handler",
+                "missing; say what answers: Respond, Redirect, Static, Proxy, FastCgi, App or Handler",
             )
-            .and_then(|to| self.target(to, path.as_ref(), site.upstreams.as_ref(), &to_at));
+            .and_then(|to| self.target(to, path.as_ref(), site, &to_at));
         let tunnel_at = at.field("tunnel");
-        if raw.tunnel.is_some() && !matches!(to, None | Some(Target::Proxy(_) | Target::Handler(_))) {
-            let message = "only a route to Proxy or Handler can have tunnels; leave it out";
+        if raw.tunnel.is_some()
+            && !matches!(to, None | Some(Target::Proxy(_) | Target::App(_) | Target::Handler(_)))
+        {
+            let message = "only a route to Proxy, App or Handler can have tunnels; leave it out";
             self.report.error(&tunnel_at, message);
         }
         let tunnel = self.tunnel(raw.tunnel.as_ref(), &tunnel_at);

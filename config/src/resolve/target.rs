@@ -21,15 +21,16 @@ impl Resolver<'_, '_> {
         &mut self,
         raw: &file::Target,
         path: Option<&PathPattern>,
-        upstreams: Option<&Named<file::Upstream>>,
+        site: &file::Site,
         at: &At,
     ) -> Option<Target> {
         match raw {
             file::Target::Respond(raw) => self.respond(raw, at).map(Target::Respond),
             file::Target::Redirect(raw) => self.redirect(raw, at).map(Target::Redirect),
             file::Target::Static(raw) => self.files(raw, at).map(Target::Static),
-            file::Target::Proxy(raw) => self.proxy(raw, path, upstreams, at).map(Target::Proxy),
-            file::Target::FastCgi(raw) => self.fastcgi(raw, upstreams, at).map(Target::FastCgi),
+            file::Target::Proxy(raw) => self.proxy(raw, path, site.upstreams.as_ref(), at).map(Target::Proxy),
+            file::Target::FastCgi(raw) => self.fastcgi(raw, site.upstreams.as_ref(), at).map(Target::FastCgi),
+            file::Target::App(raw) => self.app_target(raw, path, site.apps.as_ref(), at).map(Target::App),
             file::Target::Handler(raw) => {
                 let name =
                     self.required(raw.name.as_deref(), &at.field("name"), "missing; name a handler")?;

@@ -115,7 +115,7 @@ impl Resolver<'_, '_> {
         servers.into_iter().collect()
     }
 
-    fn health(&mut self, raw: &file::Health, at: &At) -> Option<Health> {
+    pub(super) fn health(&mut self, raw: &file::Health, at: &At) -> Option<Health> {
         let path_at = at.field("path");
         let path = match self.required(
             raw.path.as_deref(),
@@ -187,7 +187,7 @@ impl Resolver<'_, '_> {
         self.count_or(value, default, at, 1..=MAX_IN_A_ROW).and_then(NonZeroU32::new)
     }
 
-    fn upstream_timeouts(
+    pub(super) fn upstream_timeouts(
         &mut self,
         raw: Option<&file::UpstreamTimeouts>,
         at: &At,
@@ -200,7 +200,7 @@ impl Resolver<'_, '_> {
         Some(UpstreamTimeouts { connect: connect?, first_byte: first_byte?, idle: idle? })
     }
 
-    fn keep_alive(
+    pub(super) fn keep_alive(
         &mut self,
         raw: Option<&file::KeepAlive>,
         protocol: Option<UpstreamProtocol>,

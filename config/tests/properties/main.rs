@@ -217,6 +217,7 @@ prop_compose! {
                 Named(vec![("http".into(), http), ("https".into(), https), (name, edge)])
             }),
             upstreams: upstreams.map(|(api, php, name)| Named(vec![("api".into(), api), (name, php)])),
+            apps: None,
             admin: admin.map(|(bind, hosts)| Admin { bind: Some(bind), token_file: None, hosts: Some(hosts) }),
             access_log: access_log.map(|(to, format)| AccessLog { to: Some(to), format: Some(format) }),
         }

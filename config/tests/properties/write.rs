@@ -168,6 +168,13 @@ fn target(target: &Target) -> String {
                 .field("split", fastcgi.split.as_ref(), |split| list(&split.0, string));
             format!("FastCgi{}", fields.end())
         }
+        Target::App(app) => {
+            let fields = Record::default()
+                .field("app", app.app.as_ref(), string)
+                .field("strip_prefix", app.strip_prefix, number)
+                .field("preserve_host", app.preserve_host, number);
+            format!("App{}", fields.end())
+        }
         Target::Handler(handler) => {
             format!("Handler({})", string(handler.name.as_deref().unwrap_or_default()))
         }

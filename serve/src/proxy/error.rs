@@ -2,6 +2,7 @@
 
 use http::{Response, StatusCode};
 
+use crate::apps::NotReady;
 use crate::metrics::Failure;
 use crate::{Body, Exchange, Outcome, RequestBodyError, respond};
 
@@ -16,6 +17,8 @@ pub(crate) enum ProxyError {
     Exhausted(std::io::Error),
     /// The upstream has no server.
     NoServer,
+    /// None of the app's processes serves.
+    NotReady(NotReady),
     /// The request is going in a circle.
     Loop,
     /// CONNECT and TRACE are not for reverse proxies.
@@ -38,6 +41,8 @@ impl ProxyError {
             },
             ProxyError::Exhausted(_) => (StatusCode::SERVICE_UNAVAILABLE, Outcome::Shed),
             ProxyError::NoServer => (StatusCode::SERVICE_UNAVAILABLE, Outcome::UpstreamFailed),
+            ProxyError::NotReady(NotReady::QueueFull) => (StatusCode::SERVICE_UNAVAILABLE, Outcome::Shed),
+            ProxyError::NotReady(_) => (StatusCode::SERVICE_UNAVAILABLE, Outcome::UpstreamFailed),
             ProxyError::Loop => (StatusCode::LOOP_DETECTED, Outcome::Rejected),
             ProxyError::Method => return respond::method_not_allowed(METHODS),
         };
@@ -50,7 +55,10 @@ impl ProxyError {
             "request not forwarded"
         );
         exchange.record.outcome = Some(outcome);
-        respond::error(status)
+        match self {
+            ProxyError::NotReady(_) => respond::unavailable(RETRY_AFTER),
+            _ => respond::error(status),
+        }
     }
 }
 
@@ -61,11 +69,15 @@ impl std::fmt::Display for ProxyError {
             ProxyError::Server { cause, .. } => f.write_str(cause),
             ProxyError::Exhausted(error) => write!(f, "cannot connect: {error}"),
             ProxyError::NoServer => f.write_str("no server"),
+            ProxyError::NotReady(why) => write!(f, "{why}"),
             ProxyError::Loop => f.write_str("the request goes in a circle"),
             ProxyError::Method => f.write_str("not for a reverse proxy"),
         }
     }
 }
+
+/// When a client may find an app's process that has failed started again.
+const RETRY_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// What RFC 9110 §9.3 and RFC 5789 define, without what a reverse proxy refuses. Others are forwarded all the same.
 pub(super) const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";

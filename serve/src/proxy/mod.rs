@@ -10,6 +10,7 @@
 //! - When it went out on an idle connection that ended without a byte of an answer, as happens when a server closes it at
 //!   that moment, the method is idempotent (RFC 9110 §9.2.2) and what has gone by of the content is still there: once more
 //!   to the same server, on a new connection.
+//! - To an app once more when the process that it was for has ended before a byte of it has left: another is on its way.
 //! - Otherwise never: the server may have acted on it. A request that could not be sent again is not given to a connection
 //!   that has been idle for more than a moment, either.
 
@@ -81,12 +82,19 @@ async fn forward(
         return Ok(final_recipient());
     }
     let path = head.uri.path_and_query().map_or(PathAndQuery::from_static("/"), |sent| target.path(sent));
-    let snapshot = target.upstream.snapshot();
-    let call = Call { target, snapshot: &snapshot, head: &head, path: &path, offer };
+    let mut snapshot = target.upstream.snapshot();
     let mut source = source;
     let mut tried = Vec::new();
     let mut tries_left = snapshot.settings.retries;
+    let begun = record.started;
     loop {
+        if let Some(app) = &target.app
+            && snapshot.all.is_empty()
+        {
+            app.served(begun + app.settings().ready_timeout).await.map_err(ProxyError::NotReady)?;
+            snapshot = target.upstream.snapshot();
+        }
+        let call = Call { target, snapshot: &snapshot, head: &head, path: &path, offer };
         let lease = target.upstream.choose(&snapshot, &tried);
         // When all have been tried, any may be tried again.
         let lease = lease.or_else(|| target.upstream.choose(&snapshot, &[])).ok_or(ProxyError::NoServer)?;
@@ -97,12 +105,24 @@ async fn forward(
             Err(TryError::Final(error)) => return Err(error),
             Err(TryError::Unsent(unsent, error)) => {
                 source = *unsent;
-                if tries_left == 0 || !source.rewind() {
+                if !source.rewind() {
                     return Err(error);
                 }
-                tries_left -= 1;
+                if tries_left > 0 {
+                    tries_left -= 1;
+                } else {
+                    let Some(app) = &target.app else { return Err(error) };
+                    if !app.succeeded(&server, begun + app.settings().ready_timeout).await {
+                        return Err(error);
+                    }
+                    tried.clear();
+                }
                 server.metrics().retried();
                 tried.push(server);
+                // Another process may have taken its place.
+                if target.app.is_some() {
+                    snapshot = target.upstream.snapshot();
+                }
             }
         }
     }

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use http::uri::PathAndQuery;
 use playhouse_config::model::{self, PathPattern};
 
+use crate::apps::App;
 use crate::upstream::Upstream;
 
 /// Where the requests of a route go.
 #[derive(Debug)]
 pub struct ProxyTarget {
     pub(super) upstream: Arc<Upstream>,
+    /// Whose processes the upstream's servers are.
+    pub(super) app: Option<Arc<App>>,
     strip: Option<Strip>,
     pub(super) preserve_host: bool,
 }
@@ -35,9 +38,16 @@ impl ProxyTarget {
         };
         ProxyTarget {
             upstream,
+            app: None,
             strip: config.strip_prefix.then_some(strip),
             preserve_host: config.preserve_host,
         }
+    }
+
+    /// For a route to an app with this path.
+    pub fn to_app(config: &model::ToApp, path: &PathPattern, app: Arc<App>) -> Self {
+        let target = Self::new(&config.proxy(), path, app.upstream().clone());
+        ProxyTarget { app: Some(app), ..target }
     }
 
     /// The upstream.

@@ -7,6 +7,7 @@ use http::{HeaderName, HeaderValue};
 use playhouse_config::model;
 
 use super::Router;
+use crate::apps::Apps;
 use crate::fastcgi::FastCgiTarget;
 use crate::files::{FileCache, Static};
 use crate::handler::Handler;
@@ -43,7 +44,7 @@ pub enum Target {
     Redirect(Redirect),
     /// Files.
     Static(Static),
-    /// Requests forwarded to an upstream.
+    /// Requests forwarded to an upstream or an app.
     Proxy(ProxyTarget),
     /// Scripts, and the files beside them.
     FastCgi(FastCgiTarget),
@@ -59,6 +60,8 @@ pub struct Tables<'a> {
     pub sockets: &'a Sockets,
     /// Upstreams by name.
     pub upstreams: &'a Upstreams,
+    /// Apps by name.
+    pub apps: &'a Apps,
     /// What files are remembered in.
     pub files: &'a Arc<FileCache>,
     /// On which terms routes give tunnels.
@@ -85,6 +88,14 @@ pub enum RouteError {
         route: Arc<str>,
         /// The name.
         upstream: Arc<str>,
+    },
+    /// No app has this name.
+    #[error("route {route}: there is no app {app:?}")]
+    App {
+        /// The route's label.
+        route: Arc<str>,
+        /// The name.
+        app: Arc<str>,
     },
 }
 
@@ -125,6 +136,10 @@ impl Route {
                 None => {
                     return Err(RouteError::Upstream { route: label, upstream: fastcgi.upstream.clone() });
                 }
+            },
+            model::Target::App(to) => match tables.apps.get(&to.app) {
+                Some(app) => Target::Proxy(ProxyTarget::to_app(to, &config.path, app)),
+                None => return Err(RouteError::App { route: label, app: to.app.clone() }),
             },
             model::Target::Handler(name) => match tables.handlers.get(name) {
                 Some(handler) => Target::Handler(handler.clone()),

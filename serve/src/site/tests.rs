@@ -22,6 +22,7 @@ pub(crate) fn config(routes: Vec<Route>) -> model::Site {
         access_log: None,
         listeners: Vec::new(),
         upstreams: Vec::new(),
+        apps: Vec::new(),
         routes,
     }
 }

@@ -81,7 +81,12 @@ impl Tunnels {
         let mut plan = Plan { drain: site.drain_timeout, ..Plan::default() };
         for route in &site.routes {
             let upstream = match &route.to {
-                Target::Proxy(proxy) => site.upstreams.iter().find(|known| known.name == proxy.upstream),
+                Target::Proxy(proxy) => {
+                    site.upstreams.iter().find(|known| known.name == proxy.upstream).cloned()
+                }
+                Target::App(to) => {
+                    site.apps.iter().find(|known| known.name == to.app).map(model::App::upstream)
+                }
                 Target::Handler(_) => None,
                 _ => {
                     plan.terms.push(None);
@@ -89,15 +94,13 @@ impl Tunnels {
                 }
             };
             let place = (route.listeners.clone(), route.host.clone(), route.path.clone());
-            let same = before
-                .get(&place)
-                .filter(|known| known.route == *route && known.upstream.as_ref() == upstream);
+            let same = before.get(&place).filter(|known| known.route == *route && known.upstream == upstream);
             let terms = match same {
                 Some(known) => known.terms.clone(),
                 None => Arc::new(Terms::new(route.tunnel.clone(), random.clone(), self.drain.clone())),
             };
             plan.terms.push(Some(terms.clone()));
-            let known = Known { route: route.clone(), upstream: upstream.cloned(), terms };
+            let known = Known { route: route.clone(), upstream, terms };
             // Of two equal routes the first stands.
             plan.known.entry(place).or_insert(known);
         }

@@ -98,6 +98,32 @@ impl Upstream {
         self.changed.notify_one();
     }
 
+    /// Makes these its settings, and leaves its servers as they are; for an upstream whose servers come and go.
+    pub(crate) fn set_settings(&self, model: &model::Upstream) {
+        let _deciding = self.deciding.lock();
+        let all = self.snapshot.load().all.clone();
+        if model.health.is_none() {
+            all.iter().for_each(|member| member.server.forget_health());
+        }
+        self.publish(Snapshot::new(Arc::new(model.clone()), all));
+        self.changed.notify_one();
+    }
+
+    /// Makes these its servers, each with the same share; for an upstream whose servers come and go. Of those that are left
+    /// out idle connections are closed; requests in flight on them go on.
+    pub(crate) fn serve_by(&self, servers: &[Arc<Server>]) {
+        let _deciding = self.deciding.lock();
+        let before = self.snapshot.load_full();
+        for member in &before.all {
+            if !servers.iter().any(|kept| Arc::ptr_eq(kept, &member.server)) {
+                member.server.retire();
+            }
+        }
+        let members = servers.iter().map(|server| Member { server: server.clone(), weight: 1 }).collect();
+        self.publish(Snapshot::new(before.settings.clone(), members));
+        self.changed.notify_one();
+    }
+
     /// The site file no longer has it: closes idle connections, and those in use after their answer.
     pub(super) fn retire(&self) {
         let _deciding = self.deciding.lock();

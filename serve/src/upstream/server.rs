@@ -47,13 +47,22 @@ pub(super) struct Verdict {
 impl Server {
     pub(super) fn new(upstream: &str, address: Address, metrics: &Metrics) -> Self {
         let name = address.to_string();
+        Self::called(upstream, address, &name, metrics)
+    }
+
+    /// A server that is known by another name than its address, which may be another each time that it is started.
+    pub fn named(upstream: &str, address: Address, name: &str, metrics: &Metrics) -> Arc<Self> {
+        Arc::new(Self::called(upstream, address, name, metrics))
+    }
+
+    fn called(upstream: &str, address: Address, name: &str, metrics: &Metrics) -> Self {
         // A Unix socket has no authority; RFC 9112 §3.2 wants a Host all the same.
         let host = match &address {
             Address::Unix(_) => HeaderValue::from_static("localhost"),
-            _ => HeaderValue::from_str(&name).unwrap_or(HeaderValue::from_static("localhost")),
+            _ => HeaderValue::from_str(&address.to_string()).unwrap_or(HeaderValue::from_static("localhost")),
         };
         Server {
-            metrics: metrics.server(upstream, &address),
+            metrics: metrics.server(upstream, name),
             address,
             name: name.into(),
             host,
@@ -139,7 +148,7 @@ impl Server {
         &self.address
     }
 
-    /// Its address as in the site file.
+    /// Its address as in the site file, or another name.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }

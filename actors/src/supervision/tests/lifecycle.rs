@@ -170,3 +170,32 @@ async fn the_view_names_every_actor_and_a_wrong_path_gets_the_nearest() {
     let error = tree.kill("root/bb", Fault::Kill).unwrap_err();
     assert_eq!(error.to_string(), r#"no actor "root/bb"; did you mean "root/b"?"#);
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_is_added_under_the_name_of_one_that_is_being_removed_has_its_seat_after_it() {
+    let stage = Arc::new(Stage::default());
+    let for_specs = stage.clone();
+    let linger = Duration::from_secs(1);
+    let tree =
+        tree(Strategy::OneForOne, INTENSITY, move || vec![lingering("a", &for_specs, linger, false)]).await;
+    stage.take();
+    let root = tree.root();
+    let second = Duration::from_secs(10);
+    let remove = root.ask::<Supervisor, ()>(second, |done| Command::Remove("a".into(), done));
+    let next = spec("a", &stage);
+    let add = async {
+        settle().await;
+        root.ask::<Supervisor, ()>(second, |done| Command::Add(next.clone(), done)).await.unwrap();
+    };
+    let (removed, ()) = futures_util::future::join(remove, add).await;
+    removed.unwrap();
+    settle().await;
+    assert_eq!(stage.take(), ["stopping a", "-a", "+a"]);
+    let a = seat(&tree, "root/a");
+    assert!(a.is_occupied() && a.restarts() == 0, "a seat of its own");
+
+    let remove = || root.ask::<Supervisor, ()>(second, |done| Command::Remove("a".into(), done));
+    let (first, again) = futures_util::future::join(remove(), remove()).await;
+    assert!(first.is_ok() && again.is_ok());
+    assert!(root.find_child("a").is_none());
+}

@@ -1,0 +1,102 @@
+//! Process groups: what an app's process has started is in its group, is counted with it, and ends with it.
+
+use std::collections::HashMap;
+use std::fs;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// What the members of a group have together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Members that run, the leader among them.
+    pub members: usize,
+    /// Resident bytes; what they share is counted for each.
+    pub rss_bytes: u64,
+}
+
+/// Sends a signal to every member of a group. To be called only while the leader, ended or not, has not been reaped: until
+/// then the kernel gives its number to no other group.
+pub fn signal(leader: u32, signal: Signal) {
+    let leader = i32::try_from(leader).ok().filter(|leader| *leader > 1).and_then(Pid::from_raw);
+    if let Some(leader) = leader {
+        // A group that is gone needs no signal, and one that belongs to somebody else was never ours.
+        let _ = kill_process_group(leader, signal);
+    }
+}
+
+/// What the groups with these leaders have. Reads `/proc`, so it is to be called where one may block.
+pub fn usage(leaders: &[u32]) -> HashMap<u32, Usage> {
+    let mut usage: HashMap<u32, Usage> = leaders.iter().map(|leader| (*leader, Usage::default())).collect();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let is_process = entry.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit);
+        if !is_process {
+            continue;
+        }
+        let Ok(stat) = fs::read(entry.path().join("stat")) else { continue };
+        let Some(member) = Member::parse(&stat) else { continue };
+        if let Some(group) = usage.get_mut(&member.group)
+            && member.runs
+        {
+            group.members += 1;
+            group.rss_bytes += member.rss_pages * rustix::param::page_size() as u64;
+        }
+    }
+    usage
+}
+
+/// What `/proc/PID/stat` says (proc_pid_stat(5)).
+#[derive(Debug, PartialEq)]
+struct Member {
+    runs: bool,
+    group: u32,
+    rss_pages: u64,
+}
+
+impl Member {
+    fn parse(stat: &[u8]) -> Option<Member> {
+        // The second field is the program's name in parentheses, which may hold anything, these too.
+        let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+        let rest = std::str::from_utf8(stat.get(name_end + 1..)?).ok()?;
+        let mut fields = rest.split_ascii_whitespace();
+        let runs = !matches!(fields.next()?, "Z" | "X" | "x");
+        let group = fields.nth(1)?.parse().ok()?;
+        let rss_pages = fields.nth(18)?.parse().unwrap_or(0);
+        Some(Member { runs, group, rss_pages })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn group_and_memory_are_found_behind_any_name() {
+        let rest = "1 77 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 10000 321 18446744073709551615";
+        let parse = |name: &str, state: &str| Member::parse(format!("42 ({name}) {state} {rest}").as_bytes());
+        for name in ["sh", "a b", ") S 1 2 3", "(((", ""] {
+            assert_eq!(parse(name, "S"), Some(Member { runs: true, group: 77, rss_pages: 321 }), "{name}");
+        }
+        assert!(!parse("sh", "Z").unwrap().runs);
+        assert_eq!(Member::parse(b"42 (sh) S 1"), None);
+        assert_eq!(Member::parse(b""), None);
+    }
+
+    #[test]
+    fn a_group_is_its_leader_and_what_that_has_started() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 600 & sleep 600 & echo; wait"]).process_group(0);
+        let mut leader = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut begun = [0];
+        std::io::Read::read_exact(leader.stdout.as_mut().unwrap(), &mut begun).unwrap();
+        let group = usage(&[leader.id()])[&leader.id()];
+        assert_eq!(group.members, 3);
+        assert!(group.rss_bytes > 0);
+        signal(leader.id(), Signal::KILL);
+        // Ends with the last that can write to it.
+        std::io::Read::read_to_end(leader.stdout.as_mut().unwrap(), &mut Vec::new()).unwrap();
+        leader.wait().unwrap();
+    }
+}
