@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use playhouse_serve::Application;
-use playhouse_serve::epoch::Epoch;
+use playhouse_serve::epoch::{Epoch, Owner};
 use playhouse_serve::sockets::{AcceptError, Socket, TicketId};
 use tokio::time::Instant;
 
@@ -16,9 +16,42 @@ use crate::supervision::{
     self, Actor, ChildSpec, Context, EventKind, Failure, Restart, Seat, SeatState, Shutdown,
 };
 
+/// How clients come to an acceptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// By streams.
+    Streams,
+    /// By QUIC, for HTTP/3.
+    Quic,
+}
+
+impl Door {
+    /// The doors of a socket.
+    pub fn of(socket: &Socket) -> Vec<Self> {
+        let quic = socket.quic().is_some().then_some(Door::Quic);
+        [Some(Door::Streams), quic].into_iter().flatten().collect()
+    }
+
+    /// The name of the acceptor at this door. No listener's name has a colon.
+    pub fn acceptor(self, listener: &Arc<str>) -> Arc<str> {
+        match self {
+            Door::Streams => listener.clone(),
+            Door::Quic => format!("{listener}:h3").into(),
+        }
+    }
+
+    fn owner(self, socket: &Socket) -> &Owner {
+        match self {
+            Door::Streams => &socket.owner,
+            Door::Quic => &socket.quic_owner,
+        }
+    }
+}
+
 /// Accepts on one socket. It holds nothing that is lost with it: the socket and all accepted streams are in the table.
 pub struct Acceptor<A> {
     socket: Arc<Socket>,
+    door: Door,
     application: Arc<A>,
     admission: Admission,
     /// The shards' parent.
@@ -30,18 +63,20 @@ pub struct Acceptor<A> {
 }
 
 impl<A: Application> Acceptor<A> {
-    /// The child of the listeners' supervisor for this socket. Connections are spread over the shards beneath
+    /// The child of the listeners' supervisor for this door of a socket. Connections are spread over the shards beneath
     /// `connections`.
     pub fn spec(
         socket: Arc<Socket>,
+        door: Door,
         application: Arc<A>,
         admission: Admission,
         connections: Arc<Seat>,
     ) -> ChildSpec {
-        let name = socket.name().to_string();
+        let name = door.acceptor(socket.name()).to_string();
         ChildSpec::new(name, move || Acceptor {
-            epoch: socket.owner.claim(),
+            epoch: door.owner(&socket).claim(),
             socket: socket.clone(),
+            door,
             application: application.clone(),
             admission,
             connections: connections.clone(),
@@ -73,6 +108,13 @@ impl<A: Application> Acceptor<A> {
         }
         self.undispatched = true;
     }
+
+    async fn accept(&self) -> Result<TicketId, AcceptError> {
+        match self.door {
+            Door::Streams => self.socket.accept().await,
+            Door::Quic => self.socket.accept_quic().await,
+        }
+    }
 }
 
 impl<A: Application> Actor for Acceptor<A> {
@@ -99,10 +141,10 @@ impl<A: Application> Actor for Acceptor<A> {
                     }
                     break;
                 }
-                accepted = self.socket.accept() => accepted,
+                accepted = self.accept() => accepted,
                 () = tick.as_mut() => {
                     context.progress();
-                    self.socket.owner.check(self.epoch)?;
+                    self.door.owner(&self.socket).check(self.epoch)?;
                     let age = if std::mem::take(&mut self.undispatched) { Duration::ZERO } else { OVERDUE };
                     let mut tickets = self.socket.overdue(age);
                     tickets.extend(self.socket.sweep());

@@ -1,4 +1,4 @@
-//! A connection: one actor, whose work is the whole life of one client's stream.
+//! A connection: one actor, whose work is the whole life of one client's stream, or of its QUIC connection.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use playhouse_serve::engine::{Drain, NoHeader};
 use playhouse_serve::net::Stream;
-use playhouse_serve::sockets::{Accepted, Socket, TicketId};
+use playhouse_serve::sockets::{Accepted, Socket, TicketId, Transport};
 use playhouse_serve::{Application, ConnectionInfo, engine};
 
 use crate::supervision::{Actor, Context, Failure, Seat};
@@ -63,8 +63,8 @@ impl<A: Application> Connection<A> {
     async fn serve(&self, context: &Context) {
         // Another connection may have been sent for the same ticket, when this one seemed to be lost.
         let Some(accepted) = self.socket.take(self.ticket) else { return };
-        let Accepted { mut stream, peer, local, mut lease } = accepted;
-        if self.admission == Admission::SameUser && !is_same_user(&stream) {
+        let Accepted { transport, peer, local, mut lease } = accepted;
+        if self.admission == Admission::SameUser && !is_same_user(&transport) {
             tracing::warn!(listener = %self.socket.name(), "a process of another user was refused");
             return;
         }
@@ -80,9 +80,22 @@ impl<A: Application> Connection<A> {
             proxied: None,
             tls: None,
             rate: socket.meter(peer).filter(|_| !is_proxy),
+            alternative: match &transport {
+                Transport::Stream(_) => socket.alternative(),
+                Transport::Quic(..) => None,
+            },
         };
         let farewell = pin!(farewell(socket, socket.is_closed(), context.drained()));
         let mut drain = Drain::new(farewell);
+        let mut stream = match transport {
+            Transport::Stream(stream) => stream,
+            // The endpoint is held, so that whoever needs its address meanwhile finds it. Boxed, so that streams do not
+            // pay for the other.
+            Transport::Quic(incoming, _endpoint) => {
+                let application = self.application.clone();
+                return Box::pin(engine::serve_quic(*incoming, info, settings, application, drain)).await;
+            }
+        };
         let prefix = match engine::proxy_header(&mut stream, &mut info, &settings, &mut drain).await {
             Ok(prefix) => prefix,
             Err(NoHeader::Silent) => return,
@@ -135,9 +148,9 @@ async fn farewell(socket: &Socket, stays: bool, drained: impl Future<Output = ()
     .await;
 }
 
-fn is_same_user(stream: &Stream) -> bool {
-    match stream {
-        Stream::Unix(stream) => stream
+fn is_same_user(transport: &Transport) -> bool {
+    match transport {
+        Transport::Stream(Stream::Unix(stream)) => stream
             .peer_cred()
             .is_ok_and(|peer| peer.uid() == 0 || peer.uid() == rustix::process::geteuid().as_raw()),
         _ => true,

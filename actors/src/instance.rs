@@ -22,7 +22,7 @@ use playhouse_serve::tls::Certificates as CertificateTable;
 use ractor::{ActorCell, SpawnErr};
 use tokio::time::Instant;
 
-use crate::acceptor::Acceptor;
+use crate::acceptor::{Acceptor, Door};
 use crate::access_log::AccessLog;
 use crate::admin;
 use crate::apps;
@@ -482,15 +482,20 @@ impl Instance {
     fn listener_specs(&self, connections: &Arc<Seat>) -> Vec<ChildSpec> {
         let all = self.site.sockets.all();
         self.running.lock().listeners_are(&all);
-        all.into_iter().map(|socket| self.listener_spec(socket, connections.clone())).collect()
+        all.iter().flat_map(|socket| self.acceptors(socket, connections)).collect()
     }
 
-    pub(crate) fn listener_spec(
+    /// The acceptors of a socket, one for each of its doors.
+    pub(crate) fn acceptors(
         &self,
-        socket: Arc<playhouse_serve::sockets::Socket>,
-        connections: Arc<Seat>,
-    ) -> ChildSpec {
-        Acceptor::spec(socket, self.site.clone(), Admission::Anyone, connections)
+        socket: &Arc<playhouse_serve::sockets::Socket>,
+        connections: &Arc<Seat>,
+    ) -> Vec<ChildSpec> {
+        let spec = |door| {
+            let (socket, site) = (socket.clone(), self.site.clone());
+            Acceptor::spec(socket, door, site, Admission::Anyone, connections.clone())
+        };
+        Door::of(socket).into_iter().map(spec).collect()
     }
 }
 

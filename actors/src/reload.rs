@@ -14,6 +14,7 @@ use playhouse_serve::sockets::{BindError, Changes, Given, Socket};
 use playhouse_serve::upstream::Upstream;
 use tokio::sync::oneshot;
 
+use crate::acceptor::Door;
 use crate::admin::{self, Administered};
 use crate::apps::{self, AppError};
 use crate::instance::{Instance, LISTENERS, UPSTREAMS};
@@ -129,6 +130,7 @@ impl fmt::Display for Reloaded {
 /// Which tables the tree's actors were started for.
 #[derive(Debug, Default)]
 pub(crate) struct Running {
+    /// By the acceptor's name.
     listeners: HashMap<Arc<str>, Arc<Socket>>,
     /// With whether there is a health checker.
     upstreams: HashMap<Arc<str>, (Arc<Upstream>, bool)>,
@@ -136,7 +138,11 @@ pub(crate) struct Running {
 
 impl Running {
     pub fn listeners_are(&mut self, all: &[Arc<Socket>]) {
-        self.listeners = all.iter().map(|socket| (socket.name().clone(), socket.clone())).collect();
+        let acceptors = |socket: &Arc<Socket>| {
+            let named = |door: Door| (door.acceptor(socket.name()), socket.clone());
+            Door::of(socket).into_iter().map(named).collect::<Vec<_>>()
+        };
+        self.listeners = all.iter().flat_map(acceptors).collect();
     }
 
     pub fn upstreams_are(&mut self, all: &[Arc<Upstream>]) {
@@ -185,18 +191,18 @@ impl Reloader {
         let (listeners, connections) = (seat(LISTENERS), self.instance.connections_seat());
         let sockets = self.instance.site().sockets.all();
         let stale = self.stale(|running| {
-            let goes_on = |(name, socket): (&Arc<str>, &Arc<Socket>)| {
-                sockets.iter().any(|s| Arc::ptr_eq(s, socket)).then(|| name.clone())
-            };
-            let going_on: Vec<_> = running.listeners.iter().filter_map(goes_on).collect();
-            let stale = running.listeners.keys().filter(|name| !going_on.contains(name)).cloned().collect();
+            let before = std::mem::take(&mut running.listeners);
             running.listeners_are(&sockets);
-            stale
+            let goes_on = |name: &Arc<str>, socket: &Arc<Socket>| {
+                running.listeners.get(name).is_some_and(|now| Arc::ptr_eq(now, socket))
+            };
+            let stale = before.iter().filter(|(name, socket)| !goes_on(name, socket));
+            stale.map(|(name, _)| name.clone()).collect()
         });
         bring_in_line(
             &listeners,
             stale,
-            sockets.iter().map(|socket| self.instance.listener_spec(socket.clone(), connections.clone())),
+            sockets.iter().flat_map(|socket| self.instance.acceptors(socket, &connections)),
         )
         .await?;
 

@@ -65,7 +65,7 @@ site.ron:6:58: listeners.http.limits.streams: 0 is out of range; 1 to 65535 is a
 site.ron:6:75: listeners.http.limits.header_bytes: expected a size with its unit, such as "64KiB" or "1GiB", found "9"
 site.ron:7:9: listeners.http: this name stands here twice; names are unique
 site.ron:8:25: listeners.admin.bind: listener "http" has this address already; each needs its own
-site.ron:8:43: listeners.admin.http3: this build does not have "http3" yet; leave the field out
+site.ron:8:50: listeners.admin.http3: HTTP/3 is never without TLS; add tls: [(cert: "…", key: "…")], or leave it out
 site.ron:11:26: upstreams.api.servers: missing; an upstream has at least one, such as servers: ["127.0.0.1:9000"]
 site.ron:11:39: upstreams.api.balance: there is no LeastConections; did you mean LeastConnections?
 site.ron:14:29: routes[0].to: no upstream "apii"; did you mean "api"?

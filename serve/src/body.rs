@@ -9,7 +9,7 @@ use http::{HeaderMap, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use playhouse_protocol::http1::encode;
 
-use crate::engine::{h1, h2};
+use crate::engine::{h1, h2, h3};
 use crate::files::FileBody;
 use crate::proxy::UpstreamBody;
 use crate::tunnel::Tunnel;
@@ -204,6 +204,8 @@ pub enum RequestBody {
     H1(h1::BodyReader),
     /// From an HTTP/2 stream.
     H2(Box<h2::BodyReader>),
+    /// From an HTTP/3 stream.
+    H3(Box<h3::BodyReader>),
     /// From anywhere else.
     Stream(BoxRequestBody),
 }
@@ -215,6 +217,7 @@ impl std::fmt::Debug for RequestBody {
             RequestBody::Bytes(_) => "Bytes",
             RequestBody::H1(_) => "H1",
             RequestBody::H2(_) => "H2",
+            RequestBody::H3(_) => "H3",
             RequestBody::Stream(_) => "Stream",
         };
         write!(f, "RequestBody::{kind}({:?})", http_body::Body::size_hint(self))
@@ -231,6 +234,7 @@ impl RequestBody {
             RequestBody::Bytes(_) | RequestBody::Stream(_) => bytes,
             RequestBody::H1(reader) => Some(reader.limit(bytes)),
             RequestBody::H2(reader) => Some(reader.limit(bytes)),
+            RequestBody::H3(reader) => Some(reader.limit(bytes)),
         };
         match limit {
             Some(limit) if http_body::Body::size_hint(self).lower() > limit => {
@@ -259,6 +263,7 @@ impl http_body::Body for RequestBody {
             }
             RequestBody::H1(reader) => reader.poll_frame(cx),
             RequestBody::H2(reader) => reader.poll_frame(cx),
+            RequestBody::H3(reader) => reader.poll_frame(cx),
             RequestBody::Stream(body) => body.as_mut().poll_frame(cx),
         }
     }
@@ -269,6 +274,7 @@ impl http_body::Body for RequestBody {
             RequestBody::Bytes(_) => false,
             RequestBody::H1(reader) => reader.is_end_stream(),
             RequestBody::H2(reader) => reader.is_end_stream(),
+            RequestBody::H3(reader) => reader.is_end_stream(),
             RequestBody::Stream(body) => body.is_end_stream(),
         }
     }
@@ -279,6 +285,7 @@ impl http_body::Body for RequestBody {
             RequestBody::Bytes(bytes) => SizeHint::with_exact(bytes.len() as u64),
             RequestBody::H1(reader) => reader.size_hint(),
             RequestBody::H2(reader) => reader.size_hint(),
+            RequestBody::H3(reader) => reader.size_hint(),
             RequestBody::Stream(body) => body.size_hint(),
         }
     }

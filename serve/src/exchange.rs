@@ -6,7 +6,8 @@ use std::sync::Arc;
 use http::{HeaderMap, Request, StatusCode};
 use tokio::time::Instant;
 
-use crate::engine::{h1, h2};
+use crate::alternative::Alternative;
+use crate::engine::{h1, h2, h3};
 use crate::metrics::{RouteMetrics, ServerMetrics};
 use crate::published::Snapshot;
 use crate::router::{Route, Router};
@@ -102,6 +103,8 @@ pub struct ConnectionInfo {
     pub tls: Option<TlsInfo>,
     /// Counts the requests of the client's address, where the listener has a rate.
     pub rate: Option<Meter>,
+    /// Where the same is offered over HTTP/3, if it is.
+    pub alternative: Option<Arc<Alternative>>,
 }
 
 impl ConnectionInfo {
@@ -165,7 +168,7 @@ impl TlsInfo {
 /// A client's address. Displays as the IP address (IPv4-mapped ones as IPv4), or `unix`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// A TCP peer.
+    /// A TCP or UDP peer.
     Tcp(SocketAddr),
     /// A Unix socket's peer.
     Unix,
@@ -199,6 +202,8 @@ pub enum Informational {
     H1(h1::InformationalSender),
     /// HTTP/2.
     H2(h2::InformationalSender),
+    /// HTTP/3.
+    H3(h3::InformationalSender),
 }
 
 impl Informational {
@@ -208,6 +213,7 @@ impl Informational {
             Informational::Unsupported => {}
             Informational::H1(sender) => sender.send(status, headers),
             Informational::H2(sender) => sender.send(status, headers),
+            Informational::H3(sender) => sender.send(status, headers),
         }
     }
 }

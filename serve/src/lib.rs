@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access_log;
+pub mod alternative;
 pub mod application;
 pub mod apps;
 pub mod body;

@@ -174,7 +174,7 @@ impl Application for Site {
             return respond::too_many_requests(wait);
         }
         let routes = self.router.refreshed(exchange.record.kept.routes.take());
-        let response = match Self::route(&routes, exchange) {
+        let mut response = match Self::route(&routes, exchange) {
             Ok((route, path)) => {
                 exchange.record.take_route(&route.metrics);
                 let mut response = match exchange.request.body_mut().limit(route.max_body) {
@@ -190,6 +190,9 @@ impl Application for Site {
             Err(unrouted) => unrouted.answer(exchange),
         };
         exchange.record.kept.routes = Some(routes);
+        if let Some(alternative) = &exchange.connection.alternative {
+            alternative.advertise(response.headers_mut());
+        }
         response
     }
 

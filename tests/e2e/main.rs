@@ -22,6 +22,7 @@ mod forwarding;
 mod framing;
 mod http2;
 mod http2_conformance;
+mod http3;
 mod init;
 mod instance;
 mod instances;

@@ -121,6 +121,7 @@ mod tests {
                 proxied: None,
                 tls: None,
                 rate: None,
+                alternative: None,
             }),
             informational: Informational::Unsupported,
             record: Record::new(Instant::now()),

@@ -25,7 +25,7 @@ pub(crate) use status::{RECENT_EVENTS, cpu_seconds};
 
 use playhouse_serve::sockets::Socket;
 
-use crate::acceptor::Acceptor;
+use crate::acceptor::{Acceptor, Door};
 use crate::connection::Admission;
 use crate::reload::{self, ReloadError};
 use crate::shard::Shard;
@@ -75,7 +75,7 @@ fn seat(over: &Arc<dyn Administered>) -> Arc<Seat> {
 fn acceptor(socket: Arc<Socket>, over: &Arc<dyn Administered>) -> ChildSpec {
     let connections = seat(over).child(CONNECTIONS, Supervisor::KIND);
     let application = Arc::new(AdminApplication::new(over.clone()));
-    Acceptor::spec(socket, application, Admission::SameUser, connections)
+    Acceptor::spec(socket, Door::Streams, application, Admission::SameUser, connections)
 }
 
 /// The admin interface's listeners.
@@ -86,6 +86,7 @@ pub(crate) fn listeners(socket: Option<PathBuf>, admin: &model::Admin) -> Vec<Li
         tls: Vec::new(),
         http2: false,
         proxy_protocol: None,
+        http3: false,
         sharing: Default::default(),
         limits: Limits { connections: 256, body_bytes: 64 << 10, ..Limits::default() },
         // Who has nothing to ask does not hold up the end of the site.

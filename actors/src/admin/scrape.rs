@@ -16,6 +16,10 @@ pub(super) fn scrape(instance: &Instance) -> String {
         let (labels, counts) = ([("listener", &**socket.name())], socket.counts());
         scrape.set("playhouse_connections", &labels, counts.open as f64);
         scrape.set("playhouse_connections_accepted_total", &labels, counts.accepted as f64);
+        if socket.quic().is_some() || counts.http3 > 0 {
+            scrape.set("playhouse_http3_connections_total", &labels, counts.http3 as f64);
+            scrape.set("playhouse_http3_retries_total", &labels, counts.retries as f64);
+        }
         scrape.set("playhouse_connections_refused_total", &labels, counts.refused as f64);
         scrape.set("playhouse_rate_limited_requests_total", &labels, counts.rate_limited as f64);
         scrape.set("playhouse_proxy_headers_refused_total", &labels, counts.headers_refused as f64);

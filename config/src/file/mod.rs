@@ -131,6 +131,8 @@ record! {
         http2: bool,
         /// Whether PROXY headers are read.
         proxy_protocol: ProxyProtocol,
+        /// Offer HTTP/3, over UDP at the same address.
+        http3: bool,
         /// How instances share it.
         sharing: Sharing,
         /// What a client may send.
@@ -139,7 +141,6 @@ record! {
         timeouts: ClientTimeouts,
     }
     short: bind
-    later: http3
 }
 
 /// `Required`, `Optional`, or either with `(trusted: […])`.
@@ -180,7 +181,7 @@ record! {
         header_count: u64,
         /// Of a request body.
         body_bytes: Size,
-        /// Concurrent streams of an HTTP/2 connection.
+        /// Concurrent streams of an HTTP/2 or HTTP/3 connection.
         streams: u64,
         /// Open connections of one client address.
         connections_per_address: u64,

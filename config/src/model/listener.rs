@@ -17,6 +17,9 @@ pub struct Listener {
     pub tls: Vec<Certificate>,
     /// Offer HTTP/2: by ALPN over TLS, by prior knowledge on cleartext. Default true.
     pub http2: bool,
+    /// Offer HTTP/3 too: QUIC over UDP, at the same address and port. Only with TLS, on an IP address, and on a site of one
+    /// process. Default false.
+    pub http3: bool,
     /// Whether proxies say who their clients are, by a PROXY header before everything else; `None` is never.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// How the instances of a site share the listener.
@@ -128,7 +131,7 @@ pub struct Certificate {
 /// What a client may send to a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Open connections; more wait in the kernel's queue. Default 20,000.
+    /// Open connections, those of HTTP/3 among them; more wait in the kernel's queue. Default 20,000.
     pub connections: usize,
     /// Bytes of a request's head: request line and fields. Default 32 KiB; answered with 431, or 414 for the target.
     pub header_bytes: usize,
@@ -136,7 +139,7 @@ pub struct Limits {
     pub header_count: usize,
     /// Bytes of a request body. Default 1 GiB; answered with 413.
     pub body_bytes: u64,
-    /// Concurrent streams of an HTTP/2 connection. Default 128.
+    /// Concurrent streams of an HTTP/2 or HTTP/3 connection. Default 128.
     pub streams: u32,
     /// Open connections of one client address (an IPv4 address, or the first 64 bits of an IPv6 address), over all
     /// instances; more are closed at once. At most 50,000; `None` limits only all together.

@@ -88,6 +88,10 @@ impl Resolver<'_, '_> {
                 "ReusePort is for TCP addresses, and this is a Unix socket; leave it out",
             );
         }
+        let http3 = raw.http3.unwrap_or(false);
+        if http3 {
+            self.check_http3(raw, bind.as_ref(), &at.field("http3"));
+        }
         valid?;
         Some(Listener {
             name: name.into(),
@@ -95,6 +99,7 @@ impl Resolver<'_, '_> {
             tls: tls?,
             http2: raw.http2.unwrap_or(true),
             proxy_protocol: proxy_protocol?,
+            http3,
             sharing,
             limits: limits?,
             timeouts: timeouts?,
@@ -161,6 +166,25 @@ impl Resolver<'_, '_> {
             let message = format!("{} has bits behind its prefix of {prefix}; make them zero", shown(text));
             self.refuse(at, message)
         })
+    }
+
+    /// HTTP/3 is where there are UDP and TLS, and one process.
+    fn check_http3(&mut self, raw: &file::Listener, bind: Option<&Bind>, at: &At) {
+        if matches!(bind, Some(Bind::Unix { .. })) {
+            self.report.error(at, "HTTP/3 goes over UDP, and this is a Unix socket; leave it out");
+        } else if raw.tls.is_none() {
+            self.report.error(
+                at,
+                "HTTP/3 is never without TLS; add tls: [(cert: \"…\", key: \"…\")], or leave it out",
+            );
+        } else if raw.proxy_protocol.is_some() {
+            self.report.error(
+                at,
+                "PROXY headers are read on TCP alone, so that HTTP/3 would come without; leave one of them out",
+            );
+        } else if self.has_instances {
+            self.report.error(at, "HTTP/3 does not work yet with `instances`; leave one of them out");
+        }
     }
 
     fn bind(&mut self, raw: &file::Listener, at: &At) -> Option<Bind> {

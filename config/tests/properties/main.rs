@@ -247,7 +247,7 @@ fn share() -> impl Strategy<Value = f64> {
 
 prop_compose! {
     fn listener(valid: &'static str)(
-        bind in text(&[valid]), http2 in of(any::<bool>()), stray in weighted_bool(0.02),
+        bind in text(&[valid]), http2 in of(any::<bool>()), http3 in weighted_bool(0.02), stray in weighted_bool(0.02),
         only_v6 in of(any::<bool>()), mode in of(text(&["0660", "600"])),
         proxies in of((any::<bool>(), vec(text(&["10.0.0.0/8", "::1", "192.0.2.1/32"]), 1..3))),
     ) -> Listener {
@@ -257,7 +257,8 @@ prop_compose! {
             let trust = Trust { trusted: Some(trusted).filter(|_| stray || !valid.starts_with("unix:")) };
             if required { ProxyProtocol::Required(trust) } else { ProxyProtocol::Optional(trust) }
         });
-        Listener { bind: Some(bind), only_v6, mode, http2, proxy_protocol, ..Listener::default() }
+        let http3 = http3.then_some(true);
+        Listener { bind: Some(bind), only_v6, mode, http2, http3, proxy_protocol, ..Listener::default() }
     }
 }
 

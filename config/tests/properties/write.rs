@@ -76,6 +76,7 @@ fn listener(listener: &Listener) -> String {
             let fields = Record::default().field("trusted", trust.trusted.as_ref(), |all| list(all, string));
             format!("{word}{}", fields.end())
         })
+        .field("http3", listener.http3, number)
         .end()
 }
 

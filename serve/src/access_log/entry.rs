@@ -100,7 +100,17 @@ impl Line {
         status: Option<StatusCode>,
         ended: SystemTime,
     ) -> Self {
-        let ConnectionInfo { id, listener, listener_index, peer, local, proxied, tls, rate: _ } = connection;
+        let ConnectionInfo {
+            id,
+            listener,
+            listener_index,
+            peer,
+            local,
+            proxied,
+            tls,
+            rate: _,
+            alternative: _,
+        } = connection;
         let connection = Arc::new(ConnectionInfo {
             id: *id,
             listener: listener.clone(),
@@ -110,6 +120,7 @@ impl Line {
             proxied: proxied.clone(),
             tls: tls.clone(),
             rate: None,
+            alternative: None,
         });
         let end = End { outcome: Outcome::Rejected, status, bytes_sent: 0, duration: Duration::ZERO };
         Line { entry: None, connection, route: None, server: None, tunnel: None, end, ended }
@@ -157,6 +168,7 @@ pub(super) mod tests {
                 proxied: None,
                 tls: None,
                 rate: None,
+                alternative: None,
             }),
             informational: Informational::Unsupported,
             record: Record::new(tokio::time::Instant::now()),

@@ -3,6 +3,7 @@
 mod drain;
 pub mod h1;
 pub mod h2;
+pub mod h3;
 mod opening;
 mod proxy_header;
 mod rewind;
@@ -26,7 +27,7 @@ pub use self::drain::Drain;
 use self::drain::{lingering, waiting};
 pub use self::proxy_header::{NoHeader, proxy_header};
 use crate::exchange::Peer;
-use crate::net::Stream;
+use crate::net::{QuicConfig, QuicIncoming, Stream};
 use crate::tls::ListenerTls;
 use crate::{Application, ConnectionInfo};
 
@@ -43,6 +44,8 @@ pub struct Settings {
     pub proxy_protocol: Option<ProxyProtocol>,
     /// `None` is cleartext.
     pub tls: Option<Arc<ListenerTls>>,
+    /// Offer HTTP/3, which needs TLS.
+    pub quic: Option<QuicConfig>,
 }
 
 impl Settings {
@@ -93,6 +96,23 @@ pub async fn serve<A: Application>(
             stream.reset_on_drop();
         }
     }
+}
+
+/// Serves one QUIC connection to its end: its handshake, then HTTP/3. When `drain` completes, it ends gracefully: a GOAWAY
+/// that lets what is on its way come, after a round trip the one that names the last request, and a close when all are
+/// answered.
+///
+/// Dropping the future ends the connection at once and every request in flight as `Killed`. `info.tls` is filled here.
+pub async fn serve_quic<A: Application>(
+    incoming: QuicIncoming,
+    info: ConnectionInfo,
+    settings: Arc<Settings>,
+    application: Arc<A>,
+    drain: Drain<impl Future<Output = ()> + Send + Unpin>,
+) {
+    // Without TLS there is no QUIC: the client is refused.
+    let Some(tls) = &settings.tls else { return };
+    Box::pin(h3::serve(incoming, info, tls, &settings, &application, drain)).await;
 }
 
 /// Whether the connection has ended in order; `false` where the client must not take what it has for the whole.

@@ -83,5 +83,6 @@ pub(crate) fn info(id: u64) -> ConnectionInfo {
         proxied: None,
         tls: None,
         rate: None,
+        alternative: None,
     }
 }

@@ -38,6 +38,7 @@ fn settings(tls: Option<Arc<crate::tls::ListenerTls>>) -> Settings {
         http2: true,
         proxy_protocol: None,
         tls,
+        quic: None,
     }
 }
 
@@ -57,6 +58,7 @@ async fn connect(settings: Settings, application: &Arc<TestApplication>) -> (Str
         proxied: None,
         tls: None,
         rate: None,
+        alternative: None,
     };
     let connection = serve(
         stream,

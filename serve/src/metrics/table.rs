@@ -124,6 +124,18 @@ pub const METRICS: &[Metric] = &[
         "Client connections that were accepted.",
     ),
     counter(
+        "playhouse_http3_connections_total",
+        "connections",
+        &["listener"],
+        "QUIC connections that were begun; `playhouse_connections_accepted_total` has them too.",
+    ),
+    counter(
+        "playhouse_http3_retries_total",
+        "clients",
+        &["listener"],
+        "Clients that had to show by a Retry packet that their address is theirs, before a QUIC handshake.",
+    ),
+    counter(
         "playhouse_connections_refused_total",
         "connections",
         &["listener"],

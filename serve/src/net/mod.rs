@@ -1,6 +1,6 @@
 //! The network, only from here: [`Listener`] and [`Connector`], and the [`Stream`] that both give. A [`BoundSocket`] is
 //! what a process holds that only passes listening sockets on; [`PacketListener`] and [`PacketSocket`] are between the
-//! processes of a site.
+//! processes of a site; a [`QuicEndpoint`] is a UDP socket with the QUIC connections on it.
 //!
 //! Nothing outside of this folder names a socket type of tokio's, so that a test or another transport has one place
 //! to step in.
@@ -9,6 +9,7 @@ mod bound;
 mod connector;
 mod listener;
 mod packet;
+mod quic;
 mod reuse_port;
 mod socket_file;
 mod stream;
@@ -17,6 +18,7 @@ pub use bound::BoundSocket;
 pub use connector::Connector;
 pub use listener::{Listener, is_exhausted};
 pub use packet::{Packet, PacketListener, PacketSocket, PeerCred, ReceiveError};
+pub use quic::{QuicConfig, QuicEndpoint, QuicIncoming, QuicKeys};
 pub use reuse_port::{ReusePortGroup, Weighted};
 pub use stream::Stream;
 

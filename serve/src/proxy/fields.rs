@@ -80,9 +80,9 @@ impl RequestHead<'_> {
         Ok(())
     }
 
-    /// Whether trailers of the answer reach the client (RFC 9110 §6.5.1): it has said so, or HTTP/2 has.
+    /// Whether trailers of the answer reach the client (RFC 9110 §6.5.1): it has said so, or HTTP/2 or HTTP/3 has.
     pub(super) fn accepts_trailers(&self) -> bool {
-        self.version == Version::HTTP_2 || self.accepts_trailers_by_te()
+        matches!(self.version, Version::HTTP_2 | Version::HTTP_3) || self.accepts_trailers_by_te()
     }
 
     /// Whether the client waits for a 100 before it sends its content.
@@ -172,6 +172,7 @@ impl RequestHead<'_> {
         out.put_slice(match self.version {
             Version::HTTP_10 => b"via: 1.0 playhouse\r\n".as_slice(),
             Version::HTTP_2 => b"via: 2 playhouse\r\n",
+            Version::HTTP_3 => b"via: 3 playhouse\r\n",
             _ => b"via: 1.1 playhouse\r\n",
         });
     }

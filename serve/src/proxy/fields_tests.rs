@@ -14,6 +14,7 @@ fn connection() -> ConnectionInfo {
         proxied: None,
         tls: None,
         rate: None,
+        alternative: None,
     }
 }
 

@@ -232,6 +232,7 @@ mod tests {
             tls: Vec::new(),
             http2: true,
             proxy_protocol: None,
+            http3: false,
             sharing: Default::default(),
             limits: model::Limits::default(),
             timeouts: model::ClientTimeouts::default(),

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -9,23 +10,32 @@ use tokio::time::Instant;
 
 use super::Lease;
 use crate::exchange::Peer;
-use crate::net::Stream;
+use crate::net::{QuicEndpoint, QuicIncoming, Stream};
 
 /// The number of an accepted stream; never used twice by one socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TicketId(u64);
 
-/// A stream that was accepted.
+/// A client that was accepted.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The stream.
-    pub stream: Stream,
+    /// How it has come.
+    pub transport: Transport,
     /// The client.
     pub peer: Peer,
     /// The local address; `None` on a Unix socket.
     pub local: Option<SocketAddr>,
     /// Held as long as the connection is open.
     pub lease: Lease,
+}
+
+/// How a client has come.
+#[derive(Debug)]
+pub enum Transport {
+    /// By a connected stream.
+    Stream(Stream),
+    /// By a first QUIC packet, at this endpoint.
+    Quic(Box<QuicIncoming>, Arc<QuicEndpoint>),
 }
 
 /// Accepted streams, oldest first. Holds at most [`CAPACITY`].

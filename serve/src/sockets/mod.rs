@@ -10,13 +10,14 @@ mod handoff;
 mod holding;
 mod plan;
 mod prepare;
+mod quic;
 mod socket;
 
 pub use bound::{Bound, BoundChanges, Passable, PreparedBound};
 pub use connections::{Connections, Lease, Refused};
 pub use fairness::{Peers, Share};
 pub use given::{Given, KEPT};
-pub use handoff::{Accepted, TicketId};
+pub use handoff::{Accepted, TicketId, Transport};
 pub use plan::{Place, Source, sources};
 pub use prepare::{BindError, BindErrorKind, Changes, Prepared};
 pub use socket::{AcceptError, Counts, Socket};
@@ -29,6 +30,7 @@ use parking_lot::Mutex;
 
 use self::connections::Surroundings;
 use self::gate::Gate;
+use self::quic::Endpoints;
 use crate::net;
 use crate::shared::Addresses;
 
@@ -40,6 +42,7 @@ pub struct Sockets {
     names: Mutex<Vec<Arc<str>>>,
     gate: Arc<Gate>,
     surroundings: Arc<Surroundings>,
+    endpoints: Endpoints,
 }
 
 impl Sockets {

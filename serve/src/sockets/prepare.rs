@@ -10,7 +10,7 @@ use super::given::Given;
 use super::plan::{self, Place, Source};
 use super::{Socket, Sockets};
 use crate::engine::Settings;
-use crate::net::{self, BoundSocket, ReusePortGroup};
+use crate::net::{self, BoundSocket, QuicEndpoint, ReusePortGroup};
 use crate::tls::{Certificates, TlsError};
 
 /// Sockets that are open but not in the table yet. Dropped, it closes those it has opened.
@@ -26,6 +26,7 @@ struct Plan {
     settings: Arc<Settings>,
     /// `None` where the socket of this name goes on, with other settings at most.
     listener: Option<Arc<net::Listener>>,
+    quic: Option<Arc<QuicEndpoint>>,
 }
 
 /// What a commit has changed. A listener whose address has changed is in `removed` and in `added`.
@@ -65,6 +66,9 @@ pub enum BindErrorKind {
     /// The address could not be bound.
     #[error("cannot listen: {0}{hint}", hint = way_out(.0))]
     Bind(io::Error),
+    /// The UDP socket of HTTP/3 could not be had.
+    #[error("cannot listen for HTTP/3, on UDP: {0}{hint}", hint = way_out(.0))]
+    Quic(io::Error),
     /// A socket was given for it that is not of its address.
     #[error("the socket that was handed to this process for it cannot be used: {0}")]
     Unfit(io::Error),
@@ -85,7 +89,7 @@ pub enum BindErrorKind {
 fn way_out(error: &io::Error) -> &'static str {
     match rustix::io::Errno::from_io_error(error) {
         Some(rustix::io::Errno::ADDRINUSE) => {
-            "; stop what listens there (`ss -ltnp` shows it), or choose another address"
+            "; stop what listens there (`ss -lntup` shows it), or choose another address"
         }
         Some(rustix::io::Errno::ADDRNOTAVAIL) => "; no interface of this host has this address",
         Some(rustix::io::Errno::ACCESS) => {
@@ -139,9 +143,18 @@ impl Sockets {
                 _ => open_here(listener, socket.clone(), given)
                     .map(|opened| Some(opened).filter(|opened| !is_kept(opened))),
             };
+            let mut opened = opened;
+            let mut quic = self.endpoint(listener, &opened, &socket);
+            for _ in 0..PORTS {
+                if !(is_taken(&quic) && source == Source::New && is_chosen_by_kernel(&listener.bind)) {
+                    break;
+                }
+                opened = open_here(listener, None, given).map(Some);
+                quic = self.endpoint(listener, &opened, &socket);
+            }
             let tls = certificates.load(listener).map_err(BindErrorKind::Tls);
-            match (opened, tls) {
-                (Ok(opened), Ok(tls)) => plans.push(Plan {
+            match (opened, tls, quic) {
+                (Ok(opened), Ok(tls), Ok(quic)) => plans.push(Plan {
                     name: listener.name.clone(),
                     bind: listener.bind.clone(),
                     settings: Arc::new(Settings {
@@ -149,12 +162,15 @@ impl Sockets {
                         timeouts: listener.timeouts.clone(),
                         http2: listener.http2,
                         proxy_protocol: listener.proxy_protocol.clone(),
+                        quic: self.quic_config(listener, tls.as_deref()),
                         tls,
                     }),
                     listener: opened,
+                    quic,
                 }),
-                (opened, tls) => {
-                    let causes = [opened.err(), tls.err()].into_iter().flatten();
+                (opened, tls, quic) => {
+                    let quic = quic.err().map(BindErrorKind::Quic);
+                    let causes = [opened.err(), tls.err(), quic].into_iter().flatten();
                     errors.extend(causes.map(|error| BindError::new(listener, error)));
                 }
             }
@@ -184,6 +200,7 @@ impl Sockets {
                 (None, Some(socket)) => {
                     if !same_settings(&socket.settings(), &plan.settings) {
                         socket.apply(plan.settings);
+                        socket.set_quic(plan.quic);
                         changes.changed.push(socket);
                     }
                 }
@@ -194,6 +211,7 @@ impl Sockets {
                     let socket =
                         Socket::new(plan.name, index, plan.bind, listener, plan.settings, gate, around);
                     let socket = Arc::new(socket);
+                    socket.set_quic(plan.quic);
                     self.table.insert(name, socket.clone());
                     changes.added.push(socket);
                 }
@@ -269,6 +287,18 @@ pub(super) fn open(
     BoundSocket::bind(&listener.bind, BACKLOG).map(Opened::Bound).map_err(BindErrorKind::Bind)
 }
 
+/// Whether another process has a port.
+fn is_taken<T>(opened: &io::Result<T>) -> bool {
+    opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+}
+
+fn is_chosen_by_kernel(bind: &Bind) -> bool {
+    matches!(bind, Bind::Tcp { address, .. } if address.port() == 0)
+}
+
+/// How often another port is tried, where the kernel's choice is free for TCP alone.
+const PORTS: usize = 16;
+
 /// What the kernel is asked for; it takes no more than `net.core.somaxconn`.
 pub(super) const BACKLOG: u32 = 4096;
 
@@ -278,11 +308,10 @@ fn same_settings(one: &Settings, other: &Settings) -> bool {
         (None, None) => true,
         _ => false,
     };
-    same_tls
-        && one.limits == other.limits
-        && one.timeouts == other.timeouts
-        && one.http2 == other.http2
-        && one.proxy_protocol == other.proxy_protocol
+    let same_protocols = one.http2 == other.http2
+        && one.quic.is_some() == other.quic.is_some()
+        && one.proxy_protocol == other.proxy_protocol;
+    same_tls && same_protocols && one.limits == other.limits && one.timeouts == other.timeouts
 }
 
 /// An address as in the site file.

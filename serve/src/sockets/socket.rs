@@ -1,6 +1,7 @@
 //! One listening socket with its hand-off queue.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -16,11 +17,12 @@ use super::connections::Surroundings;
 use super::fairness::{Turn, Turns};
 use super::gate::Gate;
 use super::handoff::{CAPACITY, Handoff};
-use super::{Accepted, Connections, Lease, Refused, TicketId};
+use super::{Accepted, Connections, Lease, Refused, TicketId, Transport};
+use crate::alternative::Alternative;
 use crate::engine::{NoHeader, Settings};
 use crate::epoch::Owner;
 use crate::exchange::Peer;
-use crate::net::{self, Stream, is_exhausted};
+use crate::net::{self, QuicEndpoint, QuicIncoming, Stream, is_exhausted};
 use crate::shared::addresses::Meter;
 
 /// One listening socket: accepted streams go through its bounded hand-off queue, so that neither the end of an acceptor
@@ -35,6 +37,11 @@ pub struct Socket {
     listener: ArcSwapOption<net::Listener>,
     /// Who may accept; each incarnation of the acceptor claims it.
     pub owner: Owner,
+    /// Where it speaks HTTP/3 too.
+    quic: ArcSwapOption<QuicEndpoint>,
+    /// The same as `owner`, of who accepts by QUIC.
+    pub quic_owner: Owner,
+    alternative: Arc<Alternative>,
     settings: ArcSwap<Settings>,
     handoff: Handoff,
     connections: Arc<Connections>,
@@ -47,6 +54,8 @@ pub struct Socket {
     stopping: Notify,
     closing: Notify,
     accepted: AtomicU64,
+    http3: AtomicU64,
+    retries: AtomicU64,
     handed: AtomicU64,
     errors: AtomicU64,
     refused: AtomicU64,
@@ -73,8 +82,12 @@ pub enum AcceptError {
 /// What a socket has counted since it was bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Streams accepted.
+    /// Streams accepted, and QUIC connections begun.
     pub accepted: u64,
+    /// Those by QUIC.
+    pub http3: u64,
+    /// Clients that had to show their address before a QUIC handshake.
+    pub retries: u64,
     /// Streams that their connection has taken from the hand-off queue.
     pub handed: u64,
     /// Errors of `accept`.
@@ -109,6 +122,9 @@ impl Socket {
             address: listener.address().to_owned(),
             listener: ArcSwapOption::new(Some(listener)),
             owner: Owner::default(),
+            quic: ArcSwapOption::empty(),
+            quic_owner: Owner::default(),
+            alternative: Arc::default(),
             handoff: Handoff::default(),
             connections: Connections::new(settings.limits.connections, surroundings),
             settings: ArcSwap::new(settings),
@@ -119,6 +135,8 @@ impl Socket {
             stopping: Notify::new(),
             closing: Notify::new(),
             accepted: AtomicU64::new(0),
+            http3: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
             handed: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -266,7 +284,87 @@ impl Socket {
         self.accepted.fetch_add(1, Ordering::Relaxed);
         let local = listener.local_of(&stream);
         let lease = self.connections.lease(address);
-        Some(self.handoff.push(Accepted { stream, peer, local, lease }))
+        let transport = Transport::Stream(stream);
+        Some(self.handoff.push(Accepted { transport, peer, local, lease }))
+    }
+
+    /// As [`Socket::accept`], by QUIC. `Closed` also where HTTP/3 is not offered.
+    ///
+    /// # Errors
+    /// See [`AcceptError`]; only `Closed` is final.
+    pub async fn accept_quic(&self) -> Result<TicketId, AcceptError> {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.gate.opened() => {}
+                () = self.stopped() => return Err(AcceptError::Closed),
+            }
+            self.room().await;
+            tokio::task::coop::consume_budget().await;
+            let Some(quic) = self.quic() else { return Err(AcceptError::Closed) };
+            // From the accept to the push there must be no await.
+            let incoming = tokio::select! {
+                biased;
+                // Who has been told nothing yet is not to be turned away.
+                () = self.stopped() => quic.accept_now().ok_or(AcceptError::Closed)?,
+                incoming = quic.accept() => incoming,
+            };
+            if let Some(ticket) = self.push_quic(&quic, incoming) {
+                return Ok(ticket);
+            }
+        }
+    }
+
+    /// The same as [`Socket::push`]; `None` also for a client that has to show its address first. Addresses that are
+    /// limited are always shown: others could use up what one may have.
+    fn push_quic(&self, quic: &Arc<QuicEndpoint>, incoming: QuicIncoming) -> Option<TicketId> {
+        let limit = self.settings.load().limits.connections_per_address;
+        let Some(incoming) = quic.validated(incoming, limit.is_some()) else {
+            self.retries.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        let peer = Peer::Tcp(incoming.peer());
+        let Ok(address) = self.connections.admit(&self.name, &peer, limit) else {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        self.http3.fetch_add(1, Ordering::Relaxed);
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+        let local = incoming.local_ip().map(|ip| SocketAddr::new(ip, quic.local().port()));
+        let local = local.or(Some(quic.local()));
+        let lease = self.connections.lease(address);
+        let transport = Transport::Quic(Box::new(incoming), quic.clone());
+        Some(self.handoff.push(Accepted { transport, peer, local, lease }))
+    }
+
+    /// Where it speaks HTTP/3 too.
+    pub fn quic(&self) -> Option<Arc<QuicEndpoint>> {
+        self.quic.load_full()
+    }
+
+    /// What answers over TCP say of HTTP/3; `None` without TLS.
+    pub fn alternative(&self) -> Option<Arc<Alternative>> {
+        self.settings.load().tls.is_some().then(|| self.alternative.clone())
+    }
+
+    /// Begins or ends to let clients in by QUIC, under the settings in force.
+    pub(super) fn set_quic(&self, endpoint: Option<Arc<QuicEndpoint>>) {
+        match (&endpoint, &self.settings.load().quic) {
+            (Some(endpoint), Some(config)) => {
+                endpoint.open(config);
+                self.alternative.set(endpoint.local().port());
+            }
+            _ => self.shut_quic(),
+        }
+        self.quic.store(endpoint);
+    }
+
+    /// Lets nobody in by QUIC any more, and says so to those who come by TCP.
+    fn shut_quic(&self) {
+        self.alternative.clear();
+        if let Some(quic) = &*self.quic.load() {
+            quic.shut();
+        }
     }
 
     /// Takes an accepted stream; `None` when it has been taken already.
@@ -316,6 +414,7 @@ impl Socket {
     }
 
     fn stop(&self, state: u8) {
+        self.shut_quic();
         self.state.fetch_max(state, Ordering::AcqRel);
         self.stopping.notify_waiters();
         if state == CLOSED {
@@ -431,6 +530,8 @@ impl Socket {
         let waiting = self.handoff.len();
         Counts {
             handed,
+            http3: self.http3.load(Ordering::Relaxed),
+            retries: self.retries.load(Ordering::Relaxed),
             waiting,
             open: self.connections.open(),
             errors: self.errors.load(Ordering::Relaxed),

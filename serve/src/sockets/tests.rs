@@ -18,9 +18,17 @@ fn tcp(name: &str) -> model::Listener {
         tls: Vec::new(),
         http2: true,
         proxy_protocol: None,
+        http3: false,
         sharing: Default::default(),
         limits: model::Limits::default(),
         timeouts: model::ClientTimeouts::default(),
+    }
+}
+
+fn stream(accepted: Accepted) -> crate::net::Stream {
+    match accepted.transport {
+        Transport::Stream(stream) => stream,
+        Transport::Quic(..) => panic!("by QUIC"),
     }
 }
 
@@ -67,7 +75,7 @@ async fn a_listener_that_cannot_be_says_which_it_is_why_and_what_to_do() {
     let said: Vec<String> = errors.iter().map(ToString::to_string).collect();
     assert_eq!(said.len(), 3, "{said:?}");
     let expected = [
-        ["\"late\"", &*taken.to_string(), "ss -ltnp"],
+        ["\"late\"", &*taken.to_string(), "ss -lntup"],
         ["\"long\"", "unix:/xxx", "107 bytes"],
         ["\"lost\"", "unix:/no/such/directory/x.sock", "make its directory"],
     ];
@@ -97,8 +105,8 @@ async fn an_accept_that_is_dropped_at_any_poll_loses_nobody() {
         }
         if polls % 7 == 0 {
             for ticket in socket.waiting() {
-                let mut accepted = socket.take(ticket).unwrap();
-                accepted.stream.write_u8(1).await.unwrap();
+                let mut accepted = stream(socket.take(ticket).unwrap());
+                accepted.write_u8(1).await.unwrap();
                 assert!(socket.take(ticket).is_none());
             }
         }
@@ -119,8 +127,8 @@ async fn two_acceptors_at_once_take_every_stream_once() {
         while served.load(Ordering::Relaxed) < CLIENTS {
             tokio::select! {
                 ticket = socket.accept() => {
-                    let mut accepted = socket.take(ticket.unwrap()).unwrap();
-                    accepted.stream.write_u8(1).await.unwrap();
+                    let mut accepted = stream(socket.take(ticket.unwrap()).unwrap());
+                    accepted.write_u8(1).await.unwrap();
                 }
                 () = tokio::task::yield_now() => {}
             }

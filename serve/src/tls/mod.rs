@@ -21,6 +21,8 @@ use crate::exchange::TlsInfo;
 #[derive(Debug)]
 pub struct ListenerTls {
     pub(crate) config: Arc<rustls::ServerConfig>,
+    /// Where HTTP/3 is offered.
+    pub(crate) quic: Option<Arc<rustls::ServerConfig>>,
     resolver: Arc<Resolver>,
 }
 
@@ -64,7 +66,19 @@ pub(crate) fn info(tls: &ListenerTls, connection: &rustls::ServerConnection) -> 
     }
 }
 
+/// What a finished QUIC handshake has settled.
+pub(crate) fn quic_info(tls: &ListenerTls, server_name: Option<String>) -> TlsInfo {
+    TlsInfo {
+        certificates: ListenerCertificates(tls.resolver.clone()),
+        server_name: server_name.map(Arc::from),
+        // RFC 9001 §4.2
+        version: "TLSv1.3",
+        alpn_h2: false,
+    }
+}
+
 const ALPN_H2: &[u8] = b"h2";
+const ALPN_H3: &[u8] = b"h3";
 const ALPN_HTTP1: &[u8] = b"http/1.1";
 /// Some clients offer nothing else.
 const ALPN_HTTP1_0: &[u8] = b"http/1.0";

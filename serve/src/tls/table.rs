@@ -14,7 +14,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use super::names::{Names, Resolver};
 use super::pair::{Pair, Stamp, TlsError};
 use super::tickets::{Rotation, Ticketer};
-use super::{ALPN_H2, ALPN_HTTP1, ALPN_HTTP1_0, ListenerTls, TicketKeyError, TicketKeys};
+use super::{ALPN_H2, ALPN_H3, ALPN_HTTP1, ALPN_HTTP1_0, ListenerTls, TicketKeyError, TicketKeys};
 use crate::epoch::{Epoch, Owner, Stale};
 
 /// The certificates of all listeners. A configuration stays the same while its certificates change behind it.
@@ -43,6 +43,7 @@ struct Listener {
     name: Arc<str>,
     certificates: Vec<model::Certificate>,
     http2: bool,
+    http3: bool,
     tls: Weak<ListenerTls>,
 }
 
@@ -67,7 +68,7 @@ pub enum Event {
 
 impl Certificates {
     /// The TLS configuration of a listener; `None` for cleartext. The same one as before while neither the listener's
-    /// name, its certificates nor `http2` have changed. Reads files: blocking.
+    /// name, its certificates, `http2` nor `http3` have changed. Reads files: blocking.
     ///
     /// # Errors
     /// A certificate that was never read cannot be. One that is in use is kept when its files have broken since.
@@ -92,11 +93,13 @@ impl Certificates {
         let resolver = Arc::new(Resolver::default());
         resolver.publish(state.names(&listener.tls));
         let config = Arc::new(self.configuration(listener, resolver.clone())?);
-        let tls = Arc::new(ListenerTls { config, resolver });
+        let quic = listener.http3.then(|| self.quic_configuration(listener, resolver.clone())).transpose()?;
+        let tls = Arc::new(ListenerTls { config, quic: quic.map(Arc::new), resolver });
         state.listeners.push(Listener {
             name: listener.name.clone(),
             certificates: listener.tls.clone(),
             http2: listener.http2,
+            http3: listener.http3,
             tls: Arc::downgrade(&tls),
         });
         Ok(Some(tls))
@@ -190,6 +193,26 @@ impl Certificates {
         config.session_storage = rustls::server::ServerSessionMemoryCache::new(SESSIONS);
         Ok(config)
     }
+
+    /// For QUIC, which has TLS 1.3 alone (RFC 9001 §4.2). No early data: it can be replayed.
+    fn quic_configuration(
+        &self,
+        listener: &model::Listener,
+        resolver: Arc<Resolver>,
+    ) -> Result<ServerConfig, TlsError> {
+        let mut config = ServerConfig::builder_with_provider(self.provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(TlsError::Configuration)?
+            .with_no_client_auth()
+            .with_cert_resolver(resolver.clone());
+        config.alpn_protocols = vec![ALPN_H3.to_vec()];
+        config.max_early_data_size = 0;
+        // No listener's name has a space: tickets of TCP are worth nothing here, and the other way round.
+        let name = format!("{} QUIC", listener.name).into();
+        config.ticketer = Arc::new(Ticketer::new(self.ticket_keys.clone(), name, resolver));
+        config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+        Ok(config)
+    }
 }
 
 /// In our order of preference.
@@ -224,6 +247,7 @@ impl State {
             listener.name == wanted.name
                 && listener.certificates == wanted.tls
                 && listener.http2 == wanted.http2
+                && listener.http3 == wanted.http3
         };
         self.listeners.iter().filter(same).find_map(|listener| listener.tls.upgrade())
     }
@@ -306,6 +330,7 @@ pub(crate) mod tests {
             tls: certificates.to_vec(),
             http2: true,
             proxy_protocol: None,
+            http3: false,
             sharing: Default::default(),
             limits: model::Limits::default(),
             timeouts: model::ClientTimeouts::default(),

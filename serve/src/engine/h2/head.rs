@@ -12,7 +12,7 @@ use crate::engine::date;
 /// The status that refuses a request which is complete, but cannot be handled; `None` for the others. What RFC 9113
 /// §8.2 and §8.3 make a stream error (connection-specific fields, wrong pseudo-header fields, a content length that does
 /// not fit) is refused by the `h2` crate with RST_STREAM.
-pub(super) fn refusal<B>(request: &Request<B>, header_count: usize) -> Option<StatusCode> {
+pub(in crate::engine) fn refusal<B>(request: &Request<B>, header_count: usize) -> Option<StatusCode> {
     // This is no forward proxy, and of the protocols of RFC 8441 §4 it knows one.
     if request.method() == Method::CONNECT && !is_websocket(request) {
         return Some(StatusCode::NOT_IMPLEMENTED);
@@ -34,7 +34,7 @@ pub(super) fn is_websocket<B>(request: &Request<B>) -> bool {
 }
 
 /// No value begins or ends with white space (RFC 9113 §8.2.1).
-pub(super) fn are_valid_values(fields: &HeaderMap) -> bool {
+pub(in crate::engine) fn are_valid_values(fields: &HeaderMap) -> bool {
     let is_white = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     fields
         .values()
@@ -73,17 +73,17 @@ fn is_host(host: &[u8]) -> bool {
 
 /// What is sent of an answer, and what follows it.
 #[derive(Debug)]
-pub(super) struct Prepared {
-    pub(super) head: Response<()>,
+pub(in crate::engine) struct Prepared {
+    pub(in crate::engine) head: Response<()>,
     /// `None`: the head ends the stream.
-    pub(super) body: Option<Body>,
+    pub(in crate::engine) body: Option<Body>,
     /// How long the body must become.
-    pub(super) length: Option<u64>,
+    pub(in crate::engine) length: Option<u64>,
 }
 
 /// Completes the head of an answer: `Date`, `Content-Length` where the length is known, and no field that belongs to a
 /// connection (RFC 9113 §8.2.2).
-pub(super) fn prepare(response: Response<Body>, method: &Method) -> Prepared {
+pub(in crate::engine) fn prepare(response: Response<Body>, method: &Method) -> Prepared {
     let (mut parts, body) = response.into_parts();
     if parts.status.is_informational() {
         // Not a final status: an error of whoever made it.
@@ -113,7 +113,7 @@ pub(super) fn prepare(response: Response<Body>, method: &Method) -> Prepared {
 }
 
 /// Takes away what has a meaning only for one connection: the fixed set, and what `Connection` lists.
-pub(super) fn strip(headers: &mut HeaderMap) {
+pub(in crate::engine) fn strip(headers: &mut HeaderMap) {
     if headers.contains_key(CONNECTION) {
         let listed: Vec<HeaderName> = headers
             .get_all(CONNECTION)
@@ -133,7 +133,7 @@ pub(super) fn strip(headers: &mut HeaderMap) {
 }
 
 /// Takes from trailers what may not stand there (RFC 9110 §6.5.1).
-pub(super) fn strip_trailers(trailers: &mut HeaderMap) {
+pub(in crate::engine) fn strip_trailers(trailers: &mut HeaderMap) {
     strip(trailers);
     for name in [CONTENT_LENGTH, HOST, TRAILER] {
         trailers.remove(name);

@@ -7,7 +7,7 @@
 mod body;
 mod driver;
 mod flood;
-mod head;
+pub(in crate::engine) mod head;
 mod in_flight;
 mod leftover;
 mod stream;

@@ -32,6 +32,7 @@ fn settings() -> Settings {
         http2: true,
         proxy_protocol: None,
         tls: None,
+        quic: None,
     }
 }
 

@@ -225,6 +225,7 @@ fn request(
             proxied: None,
             tls: None,
             rate: None,
+            alternative: None,
         }),
         informational: Informational::Unsupported,
         record: Record::new(Instant::now()),

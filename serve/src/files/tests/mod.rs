@@ -100,6 +100,7 @@ impl Site {
                 proxied: None,
                 tls: None,
                 rate: None,
+                alternative: None,
             }),
             informational: Informational::Unsupported,
             record: Record::new(Instant::now()),

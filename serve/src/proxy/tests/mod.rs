@@ -134,6 +134,7 @@ fn request(method: Method, headers: &[(&'static str, &'static str)], body: Reque
             proxied: None,
             tls: None,
             rate: None,
+            alternative: None,
         }),
         informational: Informational::Unsupported,
         record: Record::new(Instant::now()),

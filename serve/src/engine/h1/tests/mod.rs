@@ -152,7 +152,14 @@ fn outcomes(app: &TestApplication) -> Vec<(Outcome, u64)> {
 
 fn settings() -> Settings {
     let limits = Limits { header_bytes: 1024, header_count: 10, body_bytes: 200_000, ..Limits::default() };
-    Settings { limits, timeouts: ClientTimeouts::default(), http2: false, proxy_protocol: None, tls: None }
+    Settings {
+        limits,
+        timeouts: ClientTimeouts::default(),
+        http2: false,
+        proxy_protocol: None,
+        tls: None,
+        quic: None,
+    }
 }
 
 fn get(path: &str) -> String {

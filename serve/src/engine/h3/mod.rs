@@ -1,0 +1,29 @@
+//! HTTP/3 (RFC 9114), on the `quinn` crate's connections and streams, and our own frames.
+//!
+//! One future serves a connection and all its streams: [`driver`] accepts streams and keeps the connection's deadlines,
+//! [`stream`] is a request, which [`reader`] takes apart and [`sender`] answers, [`critical`] what else a client opens.
+//! Dropped, it drops them all.
+
+mod body;
+mod critical;
+mod driver;
+mod head;
+mod in_flight;
+mod interim;
+mod reader;
+mod sender;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use body::BodyReader;
+pub(crate) use driver::serve;
+pub use interim::InformationalSender;
+
+use playhouse_protocol::http3::Code;
+use quinn::VarInt;
+
+/// The code as QUIC sends it.
+fn code(code: Code) -> VarInt {
+    VarInt::from_u64(code.value()).unwrap_or(VarInt::MAX)
+}
