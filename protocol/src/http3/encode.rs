@@ -6,11 +6,13 @@ use http::{HeaderMap, StatusCode};
 use super::{frame, qpack, varint};
 
 /// The begin of our control stream: its type, and the settings (RFC 9114 §6.2.1, §7.2.4). No dynamic table and no
-/// blocked streams are the defaults, and so not said. `header_list` is the size in RFC 9114 §4.2.2's count.
+/// blocked streams are the defaults, and so not said. Extended CONNECT is understood (RFC 9220). `header_list` is the size in RFC 9114 §4.2.2's count.
 pub fn control_stream(out: &mut BytesMut, header_list: u64) {
     let mut settings = BytesMut::new();
     varint::put(&mut settings, MAX_FIELD_SECTION_SIZE);
     varint::put(&mut settings, header_list);
+    varint::put(&mut settings, ENABLE_CONNECT_PROTOCOL);
+    varint::put(&mut settings, 1);
     varint::put(out, super::StreamType::CONTROL);
     varint::put(out, frame::SETTINGS);
     varint::put(out, settings.len() as u64);
@@ -51,3 +53,5 @@ pub fn data(out: &mut BytesMut, length: u64) {
 }
 
 const MAX_FIELD_SECTION_SIZE: u64 = 0x06;
+/// RFC 9220 §5
+const ENABLE_CONNECT_PROTOCOL: u64 = 0x08;

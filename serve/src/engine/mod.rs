@@ -8,6 +8,8 @@ mod opening;
 mod proxy_header;
 mod rewind;
 #[cfg(test)]
+pub(crate) use h3::client_config as h3_client_config;
+#[cfg(test)]
 pub(crate) mod test_application;
 #[cfg(test)]
 mod tests;

@@ -27,7 +27,7 @@ pub(in crate::engine) fn refusal<B>(request: &Request<B>, header_count: usize) -
 }
 
 /// Whether it is an extended CONNECT for a WebSocket (RFC 8441 §5).
-pub(super) fn is_websocket<B>(request: &Request<B>) -> bool {
+pub(in crate::engine) fn is_websocket<B>(request: &Request<B>) -> bool {
     let protocol = request.extensions().get::<h2::ext::Protocol>();
     *request.method() == Method::CONNECT
         && protocol.is_some_and(|protocol| protocol.as_str().eq_ignore_ascii_case("websocket"))

@@ -19,3 +19,4 @@ mod wire;
 pub use body::BodyReader;
 pub(crate) use driver::serve;
 pub use stream::InformationalSender;
+pub(in crate::engine) use stream::unswitched;

@@ -199,7 +199,7 @@ async fn answer<A: Application>(
 }
 
 /// In place of an answer that would promise a tunnel.
-fn unswitched() -> Response<Body> {
+pub(in crate::engine) fn unswitched() -> Response<Body> {
     let mut response = Response::new(Body::Empty);
     *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
     response

@@ -132,7 +132,7 @@ impl<A: Application> Driver<A> {
         let mut others = FuturesUnordered::new();
         let (seen, mut resets) = (Arc::new(Seen::default()), Resets::new());
         let mut control_stopped = pin!(self.control.stopped());
-        let mut idle_since = Instant::now();
+        let (mut drained, mut idle_since) = (false, Instant::now());
         let mut timer = pin!(tokio::time::sleep_until(idle_since + self.shared.timeouts.idle));
         loop {
             let due = match self.ending {
@@ -148,7 +148,13 @@ impl<A: Application> Driver<A> {
             }
             tokio::select! {
                 biased;
-                () = &mut drain, if matches!(self.ending, Phase::Open) => self.warn().await,
+                () = &mut drain, if !drained => {
+                    drained = true;
+                    self.shared.draining.raise();
+                    if matches!(self.ending, Phase::Open) {
+                        self.warn().await;
+                    }
+                }
                 accepted = connection.accept_bi() => match accepted {
                     Ok((send, recv)) => {
                         if let Some((send, recv)) = self.admit(send, recv) {

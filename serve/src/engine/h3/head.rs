@@ -28,8 +28,17 @@ pub(super) fn request(fields: Vec<Field>) -> Option<Request<()>> {
         return None;
     }
     let method = Method::from_bytes(pseudo.method.as_deref()?).ok()?;
+    let protocol = match &pseudo.protocol {
+        // RFC 8441 §4, by RFC 9220 §3
+        Some(_) if method != Method::CONNECT || pseudo.authority.is_none() => return None,
+        Some(protocol) => Some(h2::ext::Protocol::from(std::str::from_utf8(protocol).ok()?)),
+        None => None,
+    };
     let uri = pseudo.uri(&method)?;
     let mut request = Request::new(());
+    if let Some(protocol) = protocol {
+        request.extensions_mut().insert(protocol);
+    }
     *request.method_mut() = method;
     *request.uri_mut() = uri;
     *request.version_mut() = Version::HTTP_3;
@@ -53,6 +62,8 @@ struct Pseudo {
     scheme: Option<Bytes>,
     authority: Option<Bytes>,
     path: Option<Bytes>,
+    /// Of extended CONNECT (RFC 9220 §3).
+    protocol: Option<Bytes>,
 }
 
 impl Pseudo {
@@ -62,7 +73,7 @@ impl Pseudo {
             b":scheme" => &mut self.scheme,
             b":authority" => &mut self.authority,
             b":path" => &mut self.path,
-            // `:protocol` among them: we do not offer extended CONNECT.
+            b":protocol" => &mut self.protocol,
             _ => return None,
         };
         field.replace(value).is_none().then_some(())
@@ -75,7 +86,7 @@ impl Pseudo {
             None => None,
         };
         let mut parts = http::uri::Parts::default();
-        if *method == Method::CONNECT {
+        if *method == Method::CONNECT && self.protocol.is_none() {
             // RFC 9114 §4.4
             if self.scheme.is_some() || self.path.is_some() {
                 return None;
@@ -177,7 +188,7 @@ mod tests {
             assert!(!with(&[field]), "{field:?}");
         }
         assert!(!with(&[(":status", "200")]));
-        assert!(!with(&[(":protocol", "websocket")]));
+        assert!(!with(&[(":protocol", "websocket")]), "only with CONNECT");
         let late = [&[("accept", "*/*")][..], &GET].concat();
         assert!(of(&late).is_none());
     }
@@ -195,6 +206,22 @@ mod tests {
         assert_eq!(request.uri(), "a.example:443");
         assert!(changed(":method", Some("CONNECT")).is_none());
         assert!(of(&[(":method", "CONNECT")]).is_none());
+    }
+
+    #[test]
+    fn extended_connect_has_a_target_and_a_protocol() {
+        let connect =
+            [(":method", "CONNECT"), (":protocol", "websocket"), (":scheme", "https"), (":path", "/ws")];
+        assert!(of(&connect).is_none(), "no authority");
+        let request = of(&[&connect[..], &[(":authority", "a.example")]].concat()).unwrap();
+        assert!(crate::engine::h2::head::is_websocket(&request));
+        assert_eq!(request.uri(), "https://a.example/ws");
+        for missing in [2, 3] {
+            let mut fields = connect.to_vec();
+            fields.remove(missing);
+            fields.push((":authority", "a.example"));
+            assert!(of(&fields).is_none());
+        }
     }
 
     #[test]

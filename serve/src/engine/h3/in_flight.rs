@@ -10,6 +10,7 @@ use playhouse_protocol::http3::{Code, qpack};
 
 use crate::application::End;
 use crate::ledger::Ticket;
+use crate::tunnel::Signal;
 use crate::{Application, ConnectionInfo, Exchange, Outcome};
 
 /// What all streams of a connection share.
@@ -20,6 +21,8 @@ pub(super) struct Shared<A> {
     pub(super) limits: Limits,
     pub(super) timeouts: ClientTimeouts,
     pub(super) connection: quinn::Connection,
+    /// The connection is to end: for streams that would not by themselves.
+    pub(super) draining: Arc<Signal>,
     /// [`OPEN`], [`LOST`] or [`CLOSED`].
     end: AtomicU8,
 }
@@ -38,7 +41,13 @@ impl<A: Application> Shared<A> {
         timeouts: ClientTimeouts,
         connection: quinn::Connection,
     ) -> Self {
-        Shared { application, info, limits, timeouts, connection, end: AtomicU8::new(OPEN) }
+        let (draining, end) = (Arc::default(), AtomicU8::new(OPEN));
+        Shared { application, info, limits, timeouts, connection, draining, end }
+    }
+
+    /// Whether it has ended by the client's doing.
+    pub(super) fn is_lost(&self) -> bool {
+        self.end.load(Ordering::Relaxed) != OPEN
     }
 
     /// The connection has ended by the client's doing: what is in flight ends as `ClientGone`, not as `Killed`.
@@ -65,10 +74,7 @@ impl<A: Application> Shared<A> {
 
     /// The outcome of what has none of its own.
     fn outcome(&self) -> Outcome {
-        match self.end.load(Ordering::Relaxed) {
-            OPEN => Outcome::Killed,
-            _ => Outcome::ClientGone,
-        }
+        if self.is_lost() { Outcome::ClientGone } else { Outcome::Killed }
     }
 }
 

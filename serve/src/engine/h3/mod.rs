@@ -1,7 +1,8 @@
 //! HTTP/3 (RFC 9114), on the `quinn` crate's connections and streams, and our own frames.
 //!
 //! One future serves a connection and all its streams: [`driver`] accepts streams and keeps the connection's deadlines,
-//! [`stream`] is a request, which [`reader`] takes apart and [`sender`] answers, [`critical`] what else a client opens.
+//! [`stream`] is a request, which [`reader`] takes apart and [`sender`] answers, [`tunnel`] what a WebSocket makes of it,
+//! [`critical`] what else a client opens.
 //! Dropped, it drops them all.
 
 mod body;
@@ -15,6 +16,9 @@ mod sender;
 mod stream;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::client_config;
+mod tunnel;
 
 pub use body::BodyReader;
 pub(crate) use driver::serve;

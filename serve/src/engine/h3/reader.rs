@@ -127,6 +127,11 @@ impl Reader {
         }
     }
 
+    /// Closes the connection: only content comes in a tunnel.
+    pub(super) fn unexpected_frame(&mut self) {
+        self.fault(RequestError::Connection(Code::FrameUnexpected));
+    }
+
     /// Closes the connection: a field section is broken (RFC 9204 §2.2).
     pub(super) fn broken_section(&mut self) -> ReadError {
         self.fault(RequestError::Connection(Code::QpackDecompressionFailed))

@@ -1,11 +1,12 @@
 //! Our side of a request stream.
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, Response, StatusCode};
 use playhouse_protocol::http3::{Code, encode};
 use quinn::SendStream;
+use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use crate::Outcome;
@@ -46,6 +47,31 @@ impl Sender {
         self.write(&mut [head, data]).await
     }
 
+    /// Queues a DATA frame with a copy of this.
+    pub(super) fn queue_data(&mut self, data: &[u8]) {
+        encode::data(&mut self.pending, data.len() as u64);
+        self.pending.extend_from_slice(data);
+    }
+
+    /// Gives what is queued to QUIC as the windows allow, without a deadline.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.pending.is_empty() {
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.pending)) {
+                Ok(written) => self.pending.advance(written),
+                Err(_) => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ends the answer; nothing is queued any more. Again it does nothing.
+    pub(super) fn end(&mut self) -> io::Result<()> {
+        if !std::mem::replace(&mut self.finished, true) {
+            self.stream.finish().map_err(|_| io::ErrorKind::ConnectionReset)?;
+        }
+        Ok(())
+    }
+
     /// Whether something is queued.
     pub(super) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
@@ -84,9 +110,7 @@ impl Sender {
     /// Ends the answer, behind what is queued.
     pub(super) async fn finish(&mut self) -> Result<(), Outcome> {
         self.flush().await?;
-        self.stream.finish().map_err(|_| Outcome::ClientGone)?;
-        self.finished = true;
-        Ok(())
+        self.end().map_err(|_| Outcome::ClientGone)
     }
 
     /// Cuts the answer.

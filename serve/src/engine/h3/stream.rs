@@ -21,9 +21,12 @@ use super::in_flight::{Beginning, InFlight, Shared, section_size};
 use super::interim::InformationalSender;
 use super::reader::{Faults, ReadError, Reader};
 use super::sender::{Sender, refuse};
-use crate::engine::h2::head::{Prepared, prepare, refusal, strip_trailers};
+use super::tunnel;
+use crate::engine::h2::head::{Prepared, is_websocket, prepare, refusal, strip_trailers};
+use crate::engine::h2::unswitched;
 use crate::engine::panic_message;
 use crate::exchange::{Informational, Record};
+use crate::tunnel::ExtendedConnect;
 use crate::{Application, Body, BodyError, CachedAnswer, Exchange, Outcome, RequestBody, RequestBodyError};
 
 /// How a stream has ended, for who counts what a client costs.
@@ -86,7 +89,15 @@ pub(super) async fn serve<A: Application>(
     };
     let Some(ticket) = beginning.into_ticket() else { return Ending::Cut };
     let interim = InformationalSender::default();
-    let body = if ended {
+    let (mut request, mut connect) = (request, None);
+    let body = if is_websocket(&request) {
+        // The GET that it would be over HTTP/1.1; what comes behind it is no content.
+        *request.method_mut() = Method::GET;
+        request.extensions_mut().remove::<h2::ext::Protocol>();
+        request.extensions_mut().insert(ExtendedConnect);
+        connect = Some(reader);
+        RequestBody::Empty
+    } else if ended {
         RequestBody::Empty
     } else {
         RequestBody::H3(Box::new(body(&shared, &request, reader, &interim)))
@@ -97,7 +108,7 @@ pub(super) async fn serve<A: Application>(
         informational: Informational::H3(interim.clone()),
         record: Record::new(started),
     };
-    answer(InFlight::new(shared, exchange, ticket), sender, interim).await
+    answer(InFlight::new(shared, exchange, ticket), sender, interim, connect).await
 }
 
 /// Why a request is not handled.
@@ -203,8 +214,20 @@ async fn answer<A: Application>(
     mut flight: InFlight<A>,
     mut sender: Sender,
     interim: InformationalSender,
+    connect: Option<Reader>,
 ) -> Ending {
-    let (response, outcome) = match handle(&mut flight, &mut sender, &interim).await {
+    let handled = match (handle(&mut flight, &mut sender, &interim).await, connect) {
+        (Handled::Response(response), Some(reader)) => match response.into_parts() {
+            (head, Body::Tunnel(tunnel)) => {
+                return Box::pin(tunnel::run(flight, sender, &interim, reader, head, *tunnel)).await;
+            }
+            // A success would be taken for a tunnel.
+            (head, _) if head.status.is_success() => Handled::Response(unswitched()),
+            (head, body) => Handled::Response(Response::from_parts(head, body)),
+        },
+        (handled, _) => handled,
+    };
+    let (response, outcome) = match handled {
         Handled::Response(response) => {
             (response, flight.exchange.record.outcome.unwrap_or(Outcome::Answered))
         }
@@ -228,7 +251,12 @@ async fn answer<A: Application>(
     flight.sent(outcome);
     // What is left of the request's body is not wanted.
     *flight.exchange.request.body_mut() = RequestBody::Empty;
-    match acknowledged(&mut sender).await {
+    settled(&mut flight, &mut sender).await
+}
+
+/// All of the answer is on its way: what becomes of it.
+pub(super) async fn settled<A: Application>(flight: &mut InFlight<A>, sender: &mut Sender) -> Ending {
+    match acknowledged(sender).await {
         Some(true) => {
             flight.arrived();
             Ending::Answered

@@ -119,7 +119,7 @@ async fn connect_with(
     Client { connection, application, drain: Some(drain), engine, _endpoints: (endpoint, server) }
 }
 
-fn client_config(certificate: &model::Certificate) -> quinn::ClientConfig {
+pub(crate) fn client_config(certificate: &model::Certificate) -> quinn::ClientConfig {
     use rustls::pki_types::CertificateDer;
     use rustls::pki_types::pem::PemObject;
     let mut roots = rustls::RootCertStore::empty();
