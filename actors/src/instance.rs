@@ -13,6 +13,7 @@ use playhouse_config::model;
 use playhouse_protocol::control::State;
 use playhouse_serve::Site;
 use playhouse_serve::ledger::Totals;
+use playhouse_serve::net::KeySource;
 use playhouse_serve::random::Random;
 use playhouse_serve::router::route::RouteError;
 use playhouse_serve::shared::Shared;
@@ -28,7 +29,7 @@ use crate::admin;
 use crate::apps;
 use crate::certificates::Certificates;
 use crate::connection::Admission;
-use crate::control::{Conversation, InstanceLink};
+use crate::control::{Conversation, InstanceLink, quic_path};
 use crate::metrics::{Metrics, Samples};
 use crate::plan::{self, Plan, Processes};
 use crate::reload::{Reload, ReloadError, Reloaded, Reloader, Running};
@@ -131,8 +132,12 @@ impl Instance {
         let root =
             options.conversation.as_ref().map_or_else(|| ROOT.to_owned(), |conversation| conversation.name());
         let tree = Tree::new(&root, <Supervisor as supervision::Actor>::KIND, random.below(u64::MAX));
-        let site = Site::sharing(&config, options.handlers.clone(), random, options.shared.clone())
-            .map_err(ReloadError::from)?;
+        let mut shared = options.shared.clone();
+        if let Some(directory) = &state_dir {
+            shared.quic = KeySource::Owned(quic_path(directory.path()));
+        }
+        let site =
+            Site::sharing(&config, options.handlers.clone(), random, shared).map_err(ReloadError::from)?;
         if options.conversation.is_some() {
             site.sockets.hold();
         }

@@ -106,6 +106,7 @@ impl Site {
             random: Arc::new(random),
         };
         site.sockets.limit_by(site.addresses.clone());
+        site.sockets.take_keys_from(shared.quic, site.place.clone());
         if let Some(place) = &site.place {
             site.sockets.hold();
             site.sockets.share_with(Arc::new(place.clone()));

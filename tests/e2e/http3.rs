@@ -10,8 +10,8 @@ use crate::harness::{
 };
 
 /// A site with HTTP/3 at `https`, and a node server at `/node/`.
-struct Secure {
-    site: Running,
+pub struct Secure {
+    pub site: Running,
     node: Real,
 }
 
@@ -23,7 +23,7 @@ impl Secure {
     }
 
     /// With more fields of the listener, and of the site.
-    fn start_with(fields: &str, change: impl FnOnce(Site) -> Site) -> Self {
+    pub fn start_with(fields: &str, change: impl FnOnce(Site) -> Site) -> Self {
         let (authority, node) = (Authority::new(), Real::node());
         let listener = format!("({TLS}, http3: true{fields})");
         let site = Site::new()
@@ -38,26 +38,26 @@ impl Secure {
         Secure { site, node }
     }
 
-    fn client(&self, scenario: &str, arguments: &[&str]) -> Client {
+    pub fn client(&self, scenario: &str, arguments: &[&str]) -> Client {
         Client::start(&self.site, scenario, arguments)
     }
 
     /// What a scenario says that needs nothing of us.
     #[track_caller]
-    fn run(&self, scenario: &str, arguments: &[&str]) -> Value {
+    pub fn run(&self, scenario: &str, arguments: &[&str]) -> Value {
         self.client(scenario, arguments).said()
     }
 
     /// Waits until every request has its outcome; none was lost on our side.
     #[track_caller]
-    fn all_answered(&self) {
+    pub fn all_answered(&self) {
         let ledger = self.site.admin.settled_ledger();
         assert_eq!(ledger.accepted, ledger.answered, "{ledger:?}");
     }
 }
 
 /// A scenario of `upstreams/h3_client.py`.
-struct Client {
+pub struct Client {
     process: Process,
     go_on: std::io::PipeWriter,
 }
@@ -74,24 +74,38 @@ impl Client {
 
     /// Waits until it is our turn.
     #[track_caller]
-    fn ready(&mut self) {
+    pub fn ready(&mut self) {
         self.process.line("that it is ready", |line| (line == "ready").then_some(()));
     }
 
-    fn go_on(&mut self) {
+    pub fn go_on(&mut self) {
         self.go_on.write_all(b"\n").unwrap();
+    }
+
+    /// Says something to it.
+    pub fn go_on_with(&mut self, line: &str) {
+        writeln!(self.go_on, "{line}").unwrap();
+    }
+
+    /// Says something to it, and waits until it is our turn again.
+    #[track_caller]
+    pub fn tell(&mut self, line: &str) {
+        let times = |process: &Process| process.stdout().iter().filter(|line| *line == "ready").count();
+        let before = times(&self.process);
+        self.go_on_with(line);
+        eventually("the client goes on", || times(&self.process) > before || self.process.ended().is_some());
     }
 
     /// Its result.
     #[track_caller]
-    fn said(mut self) -> Value {
+    pub fn said(mut self) -> Value {
         let status = self.process.wait();
         let result = self.process.stdout().pop().and_then(|line| serde_json::from_str(&line).ok());
         result.unwrap_or_else(|| panic!("{status}: {}", self.process.output()))
     }
 }
 
-fn sha256(site: &Running, path: &str) -> String {
+pub fn sha256(site: &Running, path: &str) -> String {
     let output = Command::new(tool("sha256sum", "coreutils")).arg(site.path(path)).output().unwrap();
     String::from_utf8_lossy(&output.stdout).split(' ').next().unwrap_or_default().to_owned()
 }
@@ -200,6 +214,81 @@ fn a_killed_connection_costs_only_itself() {
     assert_eq!(secure.site.admin.settled_ledger().killed, 3);
 }
 
+/// Aioquic's: so many connections, with four requests each.
+pub fn load(secure: &Secure, connections: u64) -> Client {
+    let mut load = secure.client("load", &[&connections.to_string(), "4"]);
+    load.ready();
+    load
+}
+
+/// Waits for that many more answers.
+#[track_caller]
+pub fn moves(secure: &Secure, answers: u64) {
+    let before = secure.site.admin.ledger().answered;
+    eventually("requests are answered", || secure.site.admin.ledger().answered >= before + answers);
+}
+
+/// What a load says that has failed.
+pub fn failures(said: &Value) -> u64 {
+    let failed = said["failed"].as_object().expect("what has failed");
+    failed.values().map(|count| count.as_u64().expect("a count")).sum()
+}
+
+/// The ledger has what the client has. An answer counts as one when the client has acknowledged it: whatever is killed before
+/// counts as killed, and may have arrived.
+#[track_caller]
+pub fn balances(secure: &Secure, said: &Value) {
+    let ledger = secure.site.admin.settled_ledger();
+    assert_eq!(ledger.accepted, ledger.ended(), "{ledger:?}");
+    let (answered, failed) = (said["answered"].as_u64().unwrap(), failures(said));
+    assert!(ledger.answered <= answered + failed, "{ledger:?} {said}");
+    assert!(ledger.answered + ledger.killed + ledger.client_gone >= answered, "{ledger:?} {said}");
+    assert!(ledger.accepted <= answered + failed + said["unsent"].as_u64().unwrap(), "{ledger:?} {said}");
+}
+
+#[test]
+fn connections_that_are_killed_under_load_cost_what_they_had_in_flight() {
+    let secure = Secure::start();
+    let mut load = load(&secure, 4);
+    let mut cut = 0;
+    for how in ["kill", "panic", "stop", "kill", "stall=200ms", "panic", "stop"] {
+        moves(&secure, 100);
+        let mut paths = secure.site.admin.paths().into_iter();
+        let Some(victim) = paths.find(|path| is_connection(path)) else { continue };
+        // It may have ended meanwhile.
+        if secure.site.admin.try_kill(&victim, how).status >= 300 {
+            continue;
+        }
+        cut += u64::from(matches!(how, "kill" | "panic"));
+        if !how.starts_with("stall") {
+            eventually("the connection is gone", || secure.site.admin.node(&victim).is_none());
+        }
+    }
+    moves(&secure, 200);
+    load.go_on();
+    let said = load.said();
+    assert!(failures(&said) <= cut * 4, "{said}");
+    let resets = |why: &String| why.contains("0x102");
+    assert!(said["failed"].as_object().unwrap().keys().all(resets), "{said}");
+    balances(&secure, &said);
+}
+
+#[test]
+fn shards_that_are_killed_under_load_cost_their_connections_alone() {
+    let secure = Secure::start();
+    let mut load = load(&secure, 4);
+    for how in ["kill", "panic", "kill"] {
+        moves(&secure, 100);
+        secure.site.admin.kill_and_see_it_back("instance-1/connections/shard-0", how);
+        secure.site.admin.kill_and_see_it_back("instance-1/listeners/https:h3", how);
+    }
+    moves(&secure, 200);
+    load.go_on();
+    let said = load.said();
+    assert!(failures(&said) <= 3 * (4 * 4 + 4), "{said}");
+    balances(&secure, &said);
+}
+
 /// Whether it is a connection of the site's own listeners.
 fn is_connection(path: &str) -> bool {
     path.starts_with("instance-1/connections/shard-") && path.matches('/').count() == 3
@@ -271,6 +360,23 @@ fn tcp_says_where_http3_is_until_it_is_not() {
 }
 
 #[test]
+fn a_websocket_goes_over_a_stream_and_is_closed_at_a_frame_when_the_site_drains() {
+    let upstream = Real::websockets();
+    let server = format!(r#"(servers: ["{}"])"#, upstream.address);
+    let mut secure = Secure::start_with("", |site| {
+        site.upstream("ws", server).route(r#"(path: "/ws/", to: Proxy("ws"))"#)
+    });
+    assert_eq!(secure.run("websocket", &["/hello"]), json!({"status": 501}));
+    let mut client = secure.client("websocket", &["/ws/echo"]);
+    client.ready();
+    secure.site.stop();
+    client.go_on();
+    let said = client.said();
+    assert_eq!(said, json!({"status": 200, "offered": 1, "echo": "\u{81}\u{5}hello", "close": [0x88, 1001]}));
+    assert!(secure.site.process.wait().success());
+}
+
+#[test]
 fn a_new_certificate_is_shown_from_then_on() {
     let secure = Secure::start();
     assert_eq!(secure.run("basics", &[])["missing"], 404);
@@ -297,19 +403,15 @@ fn who_has_not_shown_an_address_uses_up_no_ones_share() {
 #[test]
 fn http3_is_refused_where_it_cannot_be() {
     let cases = [
-        (r#"(bind: "127.0.0.1:0", http3: true)"#, "", "HTTP/3 is never without TLS"),
-        (r#"(bind: "unix:x.sock", tls: [(cert: "a", key: "b")], http3: true)"#, "", "HTTP/3 goes over UDP"),
+        (r#"(bind: "127.0.0.1:0", http3: true)"#, "HTTP/3 is never without TLS"),
+        (r#"(bind: "unix:x.sock", tls: [(cert: "a", key: "b")], http3: true)"#, "HTTP/3 goes over UDP"),
         (
-            r#"(bind: "127.0.0.1:0", tls: [(cert: "a", key: "b")], http3: true)"#,
-            "instances: (min: 1, max: 2)",
-            "does not work yet with `instances`",
+            r#"(bind: "127.0.0.1:0", tls: [(cert: "a", key: "b")], http3: true, proxy_protocol: Required(trusted: ["::1"]))"#,
+            "PROXY headers are read on TCP alone",
         ),
     ];
-    for (listener, field, error) in cases {
-        let mut site = Site::new().listener("https", listener);
-        if !field.is_empty() {
-            site = site.field(field);
-        }
+    for (listener, error) in cases {
+        let site = Site::new().listener("https", listener);
         let output = playhouse().arg("check").arg(site.write()).output().unwrap();
         let text =
             String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);

@@ -1,6 +1,7 @@
 //! `/v1/status`: the site at a glance. Fields are added, never renamed.
 
 use playhouse_serve::ledger::Totals;
+use playhouse_serve::net::QuicEndpoint;
 use playhouse_serve::upstream::UpstreamStatus;
 
 use crate::apps::status::AppStatus;
@@ -118,6 +119,10 @@ pub struct ListenerStatus {
     pub accepted: u64,
     /// Errors of accept, ever.
     pub accept_errors: u64,
+    /// How the packets of HTTP/3 find their process, where it is offered: `alone`, where there is one; `kernel`, by a
+    /// program there; `forwarded`, where that is refused, by whoever gets them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http3: Option<String>,
 }
 
 /// One process that serves.
@@ -172,6 +177,7 @@ impl Status {
                 waiting: counts.waiting,
                 accepted: counts.accepted,
                 accept_errors: counts.errors,
+                http3: socket.quic().map(|quic| steering(&quic).to_owned()),
             }
         });
         let own = InstanceStatus {
@@ -229,6 +235,14 @@ impl Status {
         }
         self.messages += other.messages;
         self.blocked.extend(other.blocked);
+    }
+}
+
+fn steering(quic: &QuicEndpoint) -> &'static str {
+    match quic.group() {
+        None => "alone",
+        Some(group) if group.is_steered() => "kernel",
+        Some(_) => "forwarded",
     }
 }
 

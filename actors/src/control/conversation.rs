@@ -326,6 +326,6 @@ pub enum BeginError {
 }
 
 /// Sockets that wait for their configuration: far more than a site has listeners.
-const MAX_AHEAD: usize = 1024;
+const MAX_AHEAD: usize = 4096;
 /// Configurations that wait: a controller sends the next when the one before is answered, or given up.
 const MAX_ORDERS: usize = 8;

@@ -34,6 +34,11 @@ pub fn limits_path(directory: &Path) -> PathBuf {
     directory.join("limits")
 }
 
+/// Where the keys of the site's QUIC endpoints are, made by whoever has the state directory.
+pub fn quic_path(directory: &Path) -> PathBuf {
+    directory.join("quic-keys")
+}
+
 /// Removes what a process that has ended has left in its place; nothing where the place is another's by its record.
 pub fn remove_files(directory: &Path, slot: u32, process: &Process) {
     let is_anothers = |record: Record| (record.pid, record.started) != (process.pid(), process.started());
@@ -50,7 +55,11 @@ pub fn remove_files_of(directory: &Path, slot: u32) {
         control_path(directory, slot),
         admin_path(directory, slot),
     ];
-    for path in files {
+    // Where it took packets of HTTP/3 from the others, if it did.
+    let prefix = format!("quic-{slot}.");
+    let is_relay = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&prefix);
+    let relays = fs::read_dir(directory).into_iter().flatten().flatten().filter(is_relay);
+    for path in files.into_iter().chain(relays.map(|entry| entry.path())) {
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!(path = %path.display(), %error, "not removed");

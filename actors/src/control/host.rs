@@ -9,6 +9,7 @@ use playhouse_config::model;
 use playhouse_protocol::control::{SiteText, State, ToController, ToInstance};
 use playhouse_serve::Ledger;
 use playhouse_serve::ledger;
+use playhouse_serve::net::KeySource;
 use playhouse_serve::shared::{Addresses, Board, Shared};
 use playhouse_sys::SharedPage;
 use ractor::SpawnErr;
@@ -162,7 +163,7 @@ async fn open(
 /// takes as many clients as come.
 fn shared(identity: &Identity) -> Shared {
     let Identity { directory, slot, generation, .. } = identity;
-    let mut shared = Shared::default();
+    let mut shared = Shared { quic: KeySource::Given(files::quic_path(directory)), ..Shared::default() };
     let page = SharedPage::open(&files::ledger_path(directory, *slot, *generation), ledger::WORDS);
     match page.and_then(Ledger::in_page) {
         Ok(ledger) => shared.ledger = Arc::new(ledger),

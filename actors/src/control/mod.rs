@@ -17,7 +17,7 @@ mod strays;
 
 pub use conversation::{BeginError, Conversation, Identity};
 pub use files::{
-    admin_path, board_path, control_path, is_instance_of, ledger_path, limits_path, remove_files,
+    admin_path, board_path, control_path, is_instance_of, ledger_path, limits_path, quic_path, remove_files,
     remove_files_of,
 };
 pub use host::{HostError, run};

@@ -38,6 +38,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use playhouse_config::model;
 use playhouse_protocol::control::{Hello, SiteText, State, VERSION};
+use playhouse_serve::net::KeySource;
 use playhouse_serve::random::Random;
 use playhouse_serve::shared::{Addresses, Board};
 use playhouse_serve::site::Handlers;
@@ -57,7 +58,7 @@ pub use upgrade::{Successor, UpgradeError};
 
 use crate::admin;
 use crate::control::crash::crash_point;
-use crate::control::{board_path, limits_path, process, record};
+use crate::control::{board_path, limits_path, process, quic_path, record};
 use crate::instance::{Exit, StartError};
 use crate::plan::Plan;
 use crate::reload::{ReloadError, Reloaded};
@@ -192,6 +193,7 @@ impl Controller {
             members.push(adopted.member);
         }
         let bound = Bound::default();
+        bound.take_keys_from(KeySource::Owned(quic_path(&directory)));
         bound.reserve_slots(site.instances.as_ref().map_or(0, |instances| instances.slots()));
         let prepared = bound.prepare(&site.listeners, &mut given).map_err(ReloadError::from)?;
         bound.commit(prepared);
@@ -466,6 +468,7 @@ fn remove_shared(directory: &Path, accounts: &Accounts) {
     // They may be gone; the next start makes others.
     let _ = std::fs::remove_file(board_path(directory));
     let _ = Addresses::remove(&limits_path(directory));
+    let _ = std::fs::remove_file(quic_path(directory));
 }
 
 /// The root's name.

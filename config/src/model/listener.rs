@@ -17,8 +17,8 @@ pub struct Listener {
     pub tls: Vec<Certificate>,
     /// Offer HTTP/2: by ALPN over TLS, by prior knowledge on cleartext. Default true.
     pub http2: bool,
-    /// Offer HTTP/3 too: QUIC over UDP, at the same address and port. Only with TLS, on an IP address, and on a site of one
-    /// process. Default false.
+    /// Offer HTTP/3 too: QUIC over UDP, at the same address and port. Only with TLS, and on an IP address.
+    /// Default false.
     pub http3: bool,
     /// Whether proxies say who their clients are, by a PROXY header before everything else; `None` is never.
     pub proxy_protocol: Option<ProxyProtocol>,

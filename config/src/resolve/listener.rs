@@ -168,7 +168,7 @@ impl Resolver<'_, '_> {
         })
     }
 
-    /// HTTP/3 is where there are UDP and TLS, and one process.
+    /// HTTP/3 is where there are UDP and TLS.
     fn check_http3(&mut self, raw: &file::Listener, bind: Option<&Bind>, at: &At) {
         if matches!(bind, Some(Bind::Unix { .. })) {
             self.report.error(at, "HTTP/3 goes over UDP, and this is a Unix socket; leave it out");
@@ -182,8 +182,6 @@ impl Resolver<'_, '_> {
                 at,
                 "PROXY headers are read on TCP alone, so that HTTP/3 would come without; leave one of them out",
             );
-        } else if self.has_instances {
-            self.report.error(at, "HTTP/3 does not work yet with `instances`; leave one of them out");
         }
     }
 

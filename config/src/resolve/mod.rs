@@ -31,13 +31,11 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct Resolver<'r, 's> {
     directory: &'r Path,
     report: &'r mut Report<'s>,
-    /// Whether the site has several processes.
-    has_instances: bool,
 }
 
 /// Resolves a whole site. `None` if the report has an error.
 pub(crate) fn site(raw: &file::Site, directory: &Path, report: &mut Report<'_>) -> Option<Site> {
-    let mut resolver = Resolver { directory, report, has_instances: raw.instances.is_some() };
+    let mut resolver = Resolver { directory, report };
     let at = At::root();
     let name = resolver.site_name(raw.name.as_deref(), &at.field("name"));
     let threads = resolver.count(raw.threads, &at.field("threads"), 1..=MAX_THREADS);

@@ -10,6 +10,12 @@ mod connector;
 mod listener;
 mod packet;
 mod quic;
+mod quic_forwarding;
+mod quic_group;
+mod quic_keys;
+mod quic_steering;
+#[cfg(test)]
+mod quic_tests;
 mod reuse_port;
 mod socket_file;
 mod stream;
@@ -18,7 +24,10 @@ pub use bound::BoundSocket;
 pub use connector::Connector;
 pub use listener::{Listener, is_exhausted};
 pub use packet::{Packet, PacketListener, PacketSocket, PeerCred, ReceiveError};
-pub use quic::{QuicConfig, QuicEndpoint, QuicIncoming, QuicKeys};
+pub use quic::{QuicConfig, QuicEndpoint, QuicIncoming};
+pub use quic_group::QuicGroup;
+pub use quic_keys::{KeySource, QuicKeys, Slot};
+pub use quic_steering::Buckets;
 pub use reuse_port::{ReusePortGroup, Weighted};
 pub use stream::Stream;
 

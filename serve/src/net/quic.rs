@@ -3,32 +3,40 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use aws_lc_rs::{hkdf, hmac};
 use futures_util::FutureExt;
 use playhouse_config::model::{ClientTimeouts, Limits};
 use quinn::crypto::rustls::QuicServerConfig;
-use quinn::{EndpointConfig, ServerConfig, TokioRuntime, TransportConfig, VarInt};
-use socket2::{Domain, Protocol, Socket, Type};
+use quinn::{Runtime, ServerConfig, TokioRuntime, TransportConfig, VarInt};
 
-/// The keys of a site's endpoints: of stateless resets (RFC 9000 §10.3) and of address validation tokens (§8.1).
-pub struct QuicKeys {
-    reset: Arc<hmac::Key>,
-    token: Arc<hkdf::Prk>,
-}
+use super::quic_forwarding::Forwarding;
+use super::quic_group::bind_udp;
+use super::{QuicGroup, QuicKeys, Slot};
 
 /// A UDP socket, non-blocking and close-on-exec, and the connections on it. It goes on as long as somebody holds it, or a
 /// connection on it has not ended.
 pub struct QuicEndpoint {
     endpoint: quinn::Endpoint,
-    bound: SocketAddr,
-    only_v6: bool,
+    place: Place,
     local: SocketAddr,
     /// Handshakes whose client has not yet shown that it is where it says.
     unvalidated: Arc<AtomicUsize>,
+}
+
+/// Where an endpoint's socket is from.
+#[derive(Debug)]
+enum Place {
+    Bound {
+        address: SocketAddr,
+        only_v6: bool,
+    },
+    /// Held as a whole, so that the order of its sockets stays.
+    InGroup(Arc<QuicGroup>),
 }
 
 /// What a listener demands of QUIC connections.
@@ -46,28 +54,6 @@ pub struct QuicIncoming {
 #[derive(Debug)]
 pub struct Handshake(Option<Arc<AtomicUsize>>);
 
-impl QuicKeys {
-    /// New ones.
-    ///
-    /// # Errors
-    /// Where the operating system gives no randomness.
-    pub fn generate() -> io::Result<Self> {
-        let mut secrets = [0; 64];
-        aws_lc_rs::rand::fill(&mut secrets).map_err(|_| io::Error::other("no randomness"))?;
-        let (reset, token) = secrets.split_at(32);
-        Ok(QuicKeys {
-            reset: Arc::new(hmac::Key::new(hmac::HMAC_SHA256, reset)),
-            token: Arc::new(hkdf::Salt::new(hkdf::HKDF_SHA256, b"playhouse token 1").extract(token)),
-        })
-    }
-}
-
-impl fmt::Debug for QuicKeys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuicKeys").finish_non_exhaustive()
-    }
-}
-
 impl QuicConfig {
     /// For connections with this TLS, these limits and these deadlines. 0-RTT is what `tls` allows. `None` where `tls` lacks
     /// the cipher of Initial packets, which all of ours have.
@@ -78,7 +64,7 @@ impl QuicConfig {
         keys: &QuicKeys,
     ) -> Option<Self> {
         let crypto = QuicServerConfig::try_from(tls.clone()).ok()?;
-        let mut config = ServerConfig::new(Arc::new(crypto), keys.token.clone());
+        let mut config = ServerConfig::new(Arc::new(crypto), keys.token());
         config
             .transport_config(Arc::new(transport(limits, timeouts)))
             .max_incoming(MAX_INCOMING)
@@ -117,18 +103,56 @@ impl QuicEndpoint {
     /// # Errors
     /// What the kernel says.
     pub fn bind(address: SocketAddr, only_v6: bool, keys: &QuicKeys) -> io::Result<Self> {
-        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-        if address.is_ipv6() {
-            socket.set_only_v6(only_v6)?;
+        let socket = bind_udp(address, only_v6, false)?;
+        Self::on(socket, Place::Bound { address, only_v6 }, keys, Slot::alone())
+    }
+
+    /// On the socket of a slot of a group, which is held. The same runtime is needed. Where the kernel does not steer, the
+    /// processes of the site meet in `directory`.
+    ///
+    /// # Errors
+    /// `InvalidInput` where the group does not have the slot, or has to be sorted and it is not known among whom; else what
+    /// the kernel says.
+    pub fn in_group(
+        group: Arc<QuicGroup>,
+        slot: Slot,
+        keys: &QuicKeys,
+        directory: Option<&Path>,
+    ) -> io::Result<Self> {
+        if !group.is_steered() {
+            return Self::sorting(group, slot, keys, directory);
         }
-        // All connections share them. The kernel gives no more than its own limits.
-        let _ = socket.set_recv_buffer_size(SOCKET_BUFFER);
-        let _ = socket.set_send_buffer_size(SOCKET_BUFFER);
-        socket.bind(&address.into())?;
-        let config = EndpointConfig::new(keys.reset.clone());
+        let no_slot = || io::Error::new(io::ErrorKind::InvalidInput, "it has no socket for this slot");
+        let socket = group.socket(slot.number().into()).ok_or_else(no_slot)?.try_clone()?;
+        Self::on(socket, Place::InGroup(group), keys, slot)
+    }
+
+    fn sorting(
+        group: Arc<QuicGroup>,
+        slot: Slot,
+        keys: &QuicKeys,
+        directory: Option<&Path>,
+    ) -> io::Result<Self> {
+        let (Some(place), Some(directory)) = (slot.place(), directory) else {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "there is no board of the site's processes",
+            ));
+        };
+        let wrap = |(_, socket): (u32, &OwnedFd)| TokioRuntime.wrap_udp_socket(socket.try_clone()?.into());
+        let sockets = group.sockets().map(wrap).collect::<io::Result<_>>()?;
+        let socket = Forwarding::new(sockets, keys.ids(), place.clone(), directory, group.number()?)?;
+        let (config, runtime) = (keys.endpoint(slot), Arc::new(TokioRuntime));
+        let endpoint = quinn::Endpoint::new_with_abstract_socket(config, None, Arc::new(socket), runtime)?;
+        let local = endpoint.local_addr()?;
+        Ok(QuicEndpoint { endpoint, place: Place::InGroup(group), local, unvalidated: Arc::default() })
+    }
+
+    fn on(socket: OwnedFd, place: Place, keys: &QuicKeys, slot: Slot) -> io::Result<Self> {
+        let config = keys.endpoint(slot);
         let endpoint = quinn::Endpoint::new(config, None, socket.into(), Arc::new(TokioRuntime))?;
         let local = endpoint.local_addr()?;
-        Ok(QuicEndpoint { endpoint, bound: address, only_v6, local, unvalidated: Arc::default() })
+        Ok(QuicEndpoint { endpoint, place, local, unvalidated: Arc::default() })
     }
 
     /// Lets clients in, or lets those to come in under another configuration.
@@ -185,7 +209,18 @@ impl QuicEndpoint {
 
     /// Whether it is bound to this address, in this way.
     pub fn is_at(&self, address: SocketAddr, only_v6: bool) -> bool {
-        self.bound == address && self.only_v6 == only_v6
+        match &self.place {
+            Place::Bound { address: bound, only_v6: only } => (*bound, *only) == (address, only_v6),
+            Place::InGroup(group) => group.is_at(address, only_v6),
+        }
+    }
+
+    /// The group that its socket is of.
+    pub fn group(&self) -> Option<&Arc<QuicGroup>> {
+        match &self.place {
+            Place::Bound { .. } => None,
+            Place::InGroup(group) => Some(group),
+        }
     }
 }
 
@@ -229,7 +264,7 @@ const MAX_INCOMING: usize = 1024;
 const INCOMING_BUFFER: u64 = 64 << 10;
 const INCOMING_BUFFERS: u64 = 8 << 20;
 /// Handshakes at a time with clients that may not be where they say, before all have to show it.
-const MAX_UNVALIDATED: usize = 256;
+pub(super) const MAX_UNVALIDATED: usize = 256;
 /// Three are needed (RFC 9114 §6.2), and clients open others to keep servers used to it.
 const UNI_STREAMS: u32 = 8;
 /// What a client may send of one body before it is read.
@@ -238,5 +273,4 @@ const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 /// What we keep for a client until it has acknowledged it.
 const SEND_WINDOW: u64 = 2 << 20;
-const SOCKET_BUFFER: usize = 4 << 20;
 const LEAST_SILENCE: Duration = Duration::from_secs(60);

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use playhouse_config::model::Bind;
 use playhouse_sys::{Instruction, attach_reuseport_cbpf};
@@ -114,7 +114,12 @@ impl ReusePortGroup {
 }
 
 fn attach(socket: &BoundSocket, active: &[Weighted]) -> io::Result<()> {
-    attach_reuseport_cbpf(socket.as_fd(), &program(active)).map_err(|error| {
+    attach_program(socket.as_fd(), &program(active))
+}
+
+/// Attaches a program to the group of a socket; `Unsupported` where the kernel does not take it.
+pub(super) fn attach_program(socket: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
+    attach_reuseport_cbpf(socket, program).map_err(|error| {
         let why = format!("the kernel takes no program for SO_REUSEPORT: {error}");
         io::Error::new(io::ErrorKind::Unsupported, why)
     })

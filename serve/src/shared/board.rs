@@ -43,9 +43,9 @@ impl Board {
         Board { page: Arc::new(page) }
     }
 
-    /// The place of an instance; `None` for a slot that is not among 1 to [`SLOTS`].
+    /// The place of an instance, which is there from now on; `None` for a slot that is not among 1 to [`SLOTS`].
     pub fn mine(&self, slot: u32) -> Option<Place> {
-        self.cells(slot)?;
+        self.cells(slot)?.present.store(1, Ordering::Release);
         self.highest().fetch_max(slot.into(), Ordering::AcqRel);
         Some(Place { board: self.clone(), slot })
     }
@@ -66,11 +66,17 @@ impl Board {
         self.cells(slot).is_some_and(|cells| cells.active.load(Ordering::Relaxed) != 0)
     }
 
+    /// Whether there is a process in `slot`: one that accepts, one that will, or one that drains.
+    pub fn is_present(&self, slot: u32) -> bool {
+        self.cells(slot).is_some_and(|cells| cells.present.load(Ordering::Acquire) != 0)
+    }
+
     /// Takes a process that is gone off the board. For the controller, before the slot is used again.
     pub fn clear(&self, slot: u32) {
         if let Some(cells) = self.cells(slot) {
             cells.active.store(0, Ordering::Relaxed);
             cells.connections.store(0, Ordering::Relaxed);
+            cells.present.store(0, Ordering::Release);
         }
     }
 
@@ -157,10 +163,11 @@ struct Cells<'a> {
     active: &'a AtomicU64,
     /// Connections so far, of all processes that have had the slot.
     accepted: &'a AtomicU64,
+    present: &'a AtomicU64,
 }
 
 fn cells(slot: &[AtomicU64]) -> Cells<'_> {
-    Cells { connections: &slot[0], active: &slot[1], accepted: &slot[2] }
+    Cells { connections: &slot[0], active: &slot[1], accepted: &slot[2], present: &slot[3] }
 }
 
 /// Slots are numbered from 1 to this: more than a site file can ask for, whatever is changed in it while instances run.
@@ -192,7 +199,9 @@ mod tests {
         assert_eq!(one.share(), Share { mine: 4, active: 1, total: 4 }, "it drains");
         assert_eq!(two.share(), Share { mine: 3, active: 1, total: 4 });
         assert_eq!((controller.connections(2), controller.is_active(2)), (3, false));
+        assert!(controller.is_present(1) && !controller.is_present(3));
         controller.clear(1);
+        assert!(!two.board().is_present(1));
         assert_eq!((controller.connections(1), controller.is_active(1)), (0, false));
     }
 

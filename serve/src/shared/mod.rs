@@ -10,6 +10,7 @@ pub use board::{Board, Place};
 use std::sync::Arc;
 
 use crate::Ledger;
+use crate::net::KeySource;
 
 /// What a process of a site shares with the others. The default is that of a site of one process.
 #[derive(Clone, Debug, Default)]
@@ -20,4 +21,6 @@ pub struct Shared {
     pub place: Option<Place>,
     /// What each client address has; `None` is a table of this process alone.
     pub addresses: Option<Arc<Addresses>>,
+    /// Where the keys of QUIC endpoints are from.
+    pub quic: KeySource,
 }

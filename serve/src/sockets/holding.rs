@@ -1,6 +1,7 @@
 //! What is held of one listener: a socket, or one per instance.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -48,6 +49,11 @@ impl Holding {
 
     pub(super) fn address(&self) -> String {
         self.first().map(|socket| socket.address().to_owned()).unwrap_or_default()
+    }
+
+    /// Where it listens on TCP.
+    pub(super) fn local(&self) -> Option<SocketAddr> {
+        self.first()?.local()
     }
 
     pub(super) fn keep_file(&self) {

@@ -11,6 +11,7 @@ mod holding;
 mod plan;
 mod prepare;
 mod quic;
+mod quic_holding;
 mod socket;
 
 pub use bound::{Bound, BoundChanges, Passable, PreparedBound};
@@ -30,9 +31,9 @@ use parking_lot::Mutex;
 
 use self::connections::Surroundings;
 use self::gate::Gate;
-use self::quic::Endpoints;
-use crate::net;
-use crate::shared::Addresses;
+use self::quic::{Endpoints, quic_name};
+use crate::net::{self, KeySource};
+use crate::shared::{Addresses, Place as Seat};
 
 /// All sockets of a site, by the listener's name. They accept at once, unless they are [held](Sockets::hold).
 #[derive(Debug, Default)]
@@ -86,6 +87,12 @@ impl Sockets {
                 Some((group, _)) => group.sockets().try_for_each(|(slot, bound)| add(slot, bound))?,
                 None => add(0, listening.socket())?,
             }
+            let Some(quic) = socket.quic() else { continue };
+            let Some(group) = quic.group() else { continue };
+            let name: Arc<str> = quic_name(socket.name(), group.is_steered()).into();
+            for (slot, bound) in group.sockets() {
+                duplicates.push(Passable { listener: name.clone(), slot, descriptor: bound.try_clone()? });
+            }
         }
         Ok(duplicates)
     }
@@ -113,6 +120,12 @@ impl Sockets {
     pub fn share_with(&self, peers: Arc<dyn Peers>) {
         let _ = self.surroundings.peers.set(peers);
         self.set_active(self.is_active());
+    }
+
+    /// Says where the keys of QUIC endpoints are from, and where it is seen which other processes have some. To be called
+    /// once, before the first [`Sockets::prepare`]; without it the keys end with the process.
+    pub fn take_keys_from(&self, source: KeySource, place: Option<Seat>) {
+        self.endpoints.take_keys_from(source, place);
     }
 
     /// Counts what each client address has in this table. To be called once, before the first acceptor runs; without it

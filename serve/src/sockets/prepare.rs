@@ -129,10 +129,11 @@ impl Sockets {
         let mut plans = Vec::new();
         let mut errors = Vec::new();
         for (listener, source) in listeners.iter().zip(plan::sources(listeners, &places)) {
-            let socket = match source {
-                Source::Kept(place) | Source::Succeeds(place) => running[place].listener(),
+            let before = match source {
+                Source::Kept(place) | Source::Succeeds(place) => Some(&*running[place]),
                 Source::New => None,
             };
+            let socket = before.and_then(Socket::listener);
             // A socket that is closed already is drained, and stays so.
             let is_kept = |opened: &Arc<net::Listener>| {
                 matches!(source, Source::Kept(_))
@@ -144,13 +145,13 @@ impl Sockets {
                     .map(|opened| Some(opened).filter(|opened| !is_kept(opened))),
             };
             let mut opened = opened;
-            let mut quic = self.endpoint(listener, &opened, &socket);
+            let mut quic = self.endpoint(listener, &opened, before, given);
             for _ in 0..PORTS {
                 if !(is_taken(&quic) && source == Source::New && is_chosen_by_kernel(&listener.bind)) {
                     break;
                 }
                 opened = open_here(listener, None, given).map(Some);
-                quic = self.endpoint(listener, &opened, &socket);
+                quic = self.endpoint(listener, &opened, before, given);
             }
             let tls = certificates.load(listener).map_err(BindErrorKind::Tls);
             match (opened, tls, quic) {
@@ -292,12 +293,12 @@ fn is_taken<T>(opened: &io::Result<T>) -> bool {
     opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
 
-fn is_chosen_by_kernel(bind: &Bind) -> bool {
+pub(super) fn is_chosen_by_kernel(bind: &Bind) -> bool {
     matches!(bind, Bind::Tcp { address, .. } if address.port() == 0)
 }
 
 /// How often another port is tried, where the kernel's choice is free for TCP alone.
-const PORTS: usize = 16;
+pub(super) const PORTS: usize = 16;
 
 /// What the kernel is asked for; it takes no more than `net.core.somaxconn`.
 pub(super) const BACKLOG: u32 = 4096;

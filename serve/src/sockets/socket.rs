@@ -302,17 +302,32 @@ impl Socket {
             self.room().await;
             tokio::task::coop::consume_budget().await;
             let Some(quic) = self.quic() else { return Err(AcceptError::Closed) };
-            // From the accept to the push there must be no await.
             let incoming = tokio::select! {
                 biased;
-                // Who has been told nothing yet is not to be turned away.
-                () = self.stopped() => quic.accept_now().ok_or(AcceptError::Closed)?,
-                incoming = quic.accept() => incoming,
+                () = self.stopped() => None,
+                incoming = quic.accept() => Some(incoming),
+            };
+            // From the accept to the push there must be no await.
+            let incoming = match incoming {
+                Some(incoming) => incoming,
+                None => self.last_quic(&quic).await.ok_or(AcceptError::Closed)?,
             };
             if let Some(ticket) = self.push_quic(&quic, incoming) {
                 return Ok(ticket);
             }
         }
+    }
+
+    /// Who still comes by QUIC to an acceptor that is to stop.
+    async fn last_quic(&self, quic: &QuicEndpoint) -> Option<QuicIncoming> {
+        if let Some(until) = self.handshakes.get().filter(|_| quic.group().is_some())
+            && let Ok(incoming) = tokio::time::timeout_at(*until, quic.accept()).await
+        {
+            return Some(incoming);
+        }
+        self.shut_quic();
+        // Who has been told nothing yet is not to be turned away.
+        quic.accept_now()
     }
 
     /// The same as [`Socket::push`]; `None` also for a client that has to show its address first. Addresses that are
@@ -399,7 +414,7 @@ impl Socket {
     pub fn leave(&self) {
         let own =
             self.gate.is_open() && self.listener.load().as_ref().is_some_and(|own| own.group().is_some());
-        if own {
+        if own || self.gate.is_open() && self.has_own_quic() {
             self.handshakes.get_or_init(|| Instant::now() + HANDSHAKES);
         }
         self.stop(LEFT);
@@ -413,8 +428,16 @@ impl Socket {
         self.state.load(Ordering::Acquire) == LEFT || self.handshakes.get().is_some()
     }
 
+    /// Whether there is a UDP socket that is this instance's alone.
+    fn has_own_quic(&self) -> bool {
+        self.quic.load().as_ref().is_some_and(|quic| quic.group().is_some())
+    }
+
     fn stop(&self, state: u8) {
-        self.shut_quic();
+        // Its acceptor does it, where it still takes those who have begun to come.
+        if self.handshakes.get().is_none() || !self.has_own_quic() {
+            self.shut_quic();
+        }
         self.state.fetch_max(state, Ordering::AcqRel);
         self.stopping.notify_waiters();
         if state == CLOSED {

@@ -307,7 +307,7 @@ async fn with_a_socket_per_instance_nobody_who_waits_for_one_that_leaves_or_dies
     let listeners = [model::Listener { sharing: model::Sharing::ReusePort, ..tcp("http") }];
     let bound = Bound::default();
     bound.reserve_slots(4);
-    bound.steer(&[(1, 1), (2, 1), (3, 1)]).unwrap();
+    bound.steer(&[(1, 1), (2, 1), (3, 1)], &[1, 2, 3]).unwrap();
     bound.commit(bound.prepare(&listeners, &mut Given::default()).unwrap());
     let to = Address::Tcp(bound.addresses()[0].1.parse().unwrap());
     let active: Arc<[_]> = (0..5).map(|_| std::sync::atomic::AtomicBool::new(false)).collect();
@@ -328,7 +328,7 @@ async fn with_a_socket_per_instance_nobody_who_waits_for_one_that_leaves_or_dies
         clients.push(Connector::connect(&to).await.unwrap());
     }
     // One is killed, and one is to leave: first they are taken out, then the one that leaves is told.
-    bound.steer(&[(1, 1)]).unwrap();
+    bound.steer(&[(1, 1)], &[1]).unwrap();
     active[3].store(false, Ordering::Relaxed);
     drop(dies);
     let leaving = leaves.socket("http").unwrap();

@@ -6,6 +6,7 @@ mod crash;
 mod death;
 mod full_disk;
 mod health;
+mod http3;
 mod ledger;
 mod limits;
 mod reload;

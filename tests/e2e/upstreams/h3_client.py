@@ -106,6 +106,18 @@ class Client(QuicConnectionProtocol):
             if event.stream_ended and not answer.done.done():
                 answer.done.set_result(answer)
 
+    def datagram_received(self, data, address):
+        """Also a stateless reset (RFC 9000 section 10.3.1), which aioquic takes for a packet that is broken."""
+        ids = [self._quic._peer_cid, *self._quic._peer_cid_available]
+        if bytes(data[-16:]) in [peer.stateless_reset_token for peer in ids]:
+            self._quic._close_event = ConnectionTerminated(
+                error_code=0, frame_type=None, reason_phrase="stateless reset"
+            )
+            self._quic._close_end()
+            self._process_events()
+        else:
+            super().datagram_received(data, address)
+
     def ask(self, path, method="GET", content=None, fields=()):
         stream = self._quic.get_next_available_stream_id()
         answer = self.answers[stream] = Answer()
@@ -300,8 +312,141 @@ async def raw(client, frames):
         said(error=str(error).strip())
 
 
+def frame(first, payload, mask=b"\x11\x22\x33\x44"):
+    """A short WebSocket frame of a client (RFC 6455 section 5.2)."""
+    masked = bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
+    return bytes([first, 0x80 | len(payload)]) + mask + masked
+
+
+async def websocket(client, path):
+    """A WebSocket by extended CONNECT (RFC 9220): an echo, and how it ends when the server drains."""
+    stream = client._quic.get_next_available_stream_id()
+    answer = client.answers[stream] = Answer()
+    head = [
+        (b":method", b"CONNECT"),
+        (b":protocol", b"websocket"),
+        (b":scheme", b"https"),
+        (b":authority", HOST.encode()),
+        (b":path", path.encode()),
+        (b"sec-websocket-version", b"13"),
+    ]
+    client.http.send_headers(stream, head)
+    client.transmit()
+    await asyncio.wait_for(answer.begun, 20)
+    if answer.status != 200:
+        return said(status=answer.status)
+
+    async def received(count):
+        while len(answer.content) < count:
+            await asyncio.sleep(0.005)
+        taken = bytes(answer.content[:count])
+        del answer.content[:count]
+        return taken
+
+    client.http.send_data(stream, frame(0x81, b"hello"), end_stream=False)
+    client.transmit()
+    echo = await asyncio.wait_for(received(7), 20)
+    await barrier()
+    close = await asyncio.wait_for(received(4), 20)
+    client.http.send_data(stream, frame(0x88, close[2:4]), end_stream=True)
+    client.transmit()
+    await asyncio.wait_for(answer.done, 20)
+    said(
+        status=answer.status,
+        offered=client.http.received_settings.get(8),
+        echo=echo.decode("latin1"),
+        close=[close[0], int.from_bytes(close[2:4], "big")],
+    )
+
+
+class Counts:
+    def __init__(self):
+        self.answered = self.unsent = self.connections = 0
+        self.failed = {}
+
+
+async def load(port, authority, connections, streams):
+    """Requests without end, until a line comes; then what has become of them.
+
+    A connection that is told to go away finishes what it has begun, and is followed by another. What was told to have had no
+    effect (RFC 9114 section 5.2) is counted apart: it may be asked again.
+    """
+    counts, stop = Counts(), asyncio.Event()
+    workers = [
+        asyncio.create_task(keep_asking(int(port), authority, int(streams), counts, stop))
+        for _ in range(int(connections))
+    ]
+    await barrier()
+    stop.set()
+    await asyncio.gather(*workers)
+    said(**vars(counts))
+
+
+async def keep_asking(port, authority, streams, counts, stop):
+    while not stop.is_set():
+        try:
+            async with connect(port, authority) as client:
+                counts.connections += 1
+                await asyncio.gather(*(ask_along(client, number, counts, stop) for number in range(streams)))
+        except (ConnectionError, asyncio.TimeoutError) as error:
+            note(counts, f"connection: {error or type(error).__name__}")
+
+
+async def ask_along(client, number, counts, stop):
+    """One request after the other, as long as the server wants more on this connection."""
+    content = None if number % 2 else b"some content, back as it came"
+    while not (stop.is_set() or client.http.goaways or client.end.done()):
+        if content is None:
+            answer, expected = client.ask("/hello"), b"hello\n"
+        else:
+            answer, expected = client.ask("/node/mirror", method="POST", content=content), content
+        try:
+            await asyncio.wait_for(answer.done, 60)
+            if answer.status == 200 and answer.content == expected:
+                counts.answered += 1
+            else:
+                note(counts, f"wrong: {answer.status}")
+        except (ConnectionError, asyncio.TimeoutError) as error:
+            last = client.http.goaways[-1] if client.http.goaways else None
+            if str(error).startswith("reset 0x10b") or last is not None and answer.stream >= last:
+                counts.unsent += 1
+            else:
+                note(counts, str(error) or type(error).__name__)
+            return
+
+
+def note(counts, failure):
+    counts.failed[failure] = counts.failed.get(failure, 0) + 1
+
+
+async def wander(client, path):
+    """Moves to another port for every line that comes, in the middle of an answer; an empty scenario's end is `end`."""
+    answer = client.ask(path)
+    await answer.begun
+    ports, statuses = set(), []
+    while True:
+        print("ready", flush=True)
+        line = await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+        if line.strip() == "end":
+            break
+        old = client._transport
+        await asyncio.get_running_loop().create_datagram_endpoint(lambda: client, sock=bound_socket())
+        old.close()
+        ports.add(client._transport.get_extra_info("sockname")[1])
+        client.change_connection_id()
+        statuses.append((await client.get("/hello")).status)
+    await asyncio.wait_for(answer.done, 60)
+    said(ports=len(ports), status=statuses, sha256=digest(answer.content))
+
+
+# Those that open their connections themselves.
+ALONE = {"load": load}
+
+
 async def main():
     port, authority, scenario, *arguments = sys.argv[1:]
+    if scenario in ALONE:
+        return await ALONE[scenario](port, authority, *arguments)
     try:
         async with connect(int(port), authority) as client:
             await globals()[scenario](client, *arguments)

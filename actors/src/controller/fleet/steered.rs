@@ -13,6 +13,8 @@ use crate::controller::steering;
 #[derive(Debug, Default)]
 pub(super) struct Steered {
     weights: Vec<Weighted>,
+    /// Those that may have connections.
+    living: Vec<u32>,
     /// Connections so far, of those that serve.
     accepted: u64,
     /// It was said that the kernel refuses.
@@ -32,17 +34,19 @@ impl Fleet {
         if active.is_empty() {
             return;
         }
+        let is_there = |member: &&Arc<Member>| member.state() != State::Gone;
+        let living: Vec<u32> = members.iter().filter(is_there).map(|member| member.slot()).collect();
         let load = |slot: &u32| steering::Load { slot: *slot, connections: self.board.connections(*slot) };
         let accepted = active.iter().map(|slot| self.board.accepted(*slot)).fold(0, u64::wrapping_add);
         let mut steered = self.steered.lock();
         let arrivals = accepted.saturating_sub(steered.accepted);
         let weights = steering::weights(&active.iter().map(load).collect::<Vec<_>>(), arrivals);
         steered.accepted = accepted;
-        if steered.weights == weights {
+        if steered.weights == weights && steered.living == living {
             return;
         }
-        match self.bound.steer(&weights) {
-            Ok(()) => *steered = Steered { weights, accepted, failed: false },
+        match self.bound.steer(&weights, &living) {
+            Ok(()) => *steered = Steered { weights, living, accepted, failed: false },
             Err(error) if !std::mem::replace(&mut steered.failed, true) => {
                 tracing::warn!(%error, "new clients are not spread over the instances as they should be");
             }
