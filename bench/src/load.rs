@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::peers::Server;
 use crate::scenario::{Generator, Scenario};
 
 /// What a generator counted.
@@ -19,7 +20,9 @@ pub struct Counted {
 ///
 /// # Errors
 /// It cannot be started, fails, or says what is not understood.
-pub fn generate(scenario: Scenario, url: &str, seconds: u64) -> Result<Counted> {
+pub fn generate(scenario: Scenario, server: &Server, seconds: u64) -> Result<Counted> {
+    let scheme = if scenario.is_tls() { "https" } else { "http" };
+    let url = format!("{scheme}://{}{}", server.address, scenario.path());
     let mut command = match scenario.generator() {
         Generator::Wrk { connections, close } => {
             let mut command = Command::new("wrk");
@@ -29,6 +32,12 @@ pub fn generate(scenario: Scenario, url: &str, seconds: u64) -> Result<Counted> 
             }
             command
         }
+        Generator::H3 => {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(["h3-load", &server.address.to_string(), "--seconds", &seconds.to_string()]);
+            command.arg("--cert").arg(server.cert());
+            command
+        }
         Generator::H2load | Generator::Idle => {
             let mut command = Command::new("h2load");
             command.args(["-t1", "-c8", "-m32", &format!("-D{seconds}")]);
@@ -36,14 +45,18 @@ pub fn generate(scenario: Scenario, url: &str, seconds: u64) -> Result<Counted> 
         }
     };
     let output = command
-        .arg(url)
+        .arg(if scenario.generator() == Generator::H3 { scenario.path() } else { &url })
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("starting {:?}", command.get_program()))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let error = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{command:?}: {}: {error}", output.status);
-    let counted = if scenario.is_tls() { h2load(&text) } else { wrk(&text) };
+    let counted = match scenario.generator() {
+        Generator::Wrk { .. } => wrk(&text),
+        Generator::H2load | Generator::Idle => h2load(&text),
+        Generator::H3 => h3_load(&text),
+    };
     counted.with_context(|| format!("{command:?} said what is not understood:\n{text}{error}"))
 }
 
@@ -77,6 +90,12 @@ fn h2load(text: &str) -> Option<Counted> {
     Some(Counted { requests, errors })
 }
 
+fn h3_load(text: &str) -> Option<Counted> {
+    let (answered, failed) = text.trim().strip_prefix("h3 requests: ")?.split_once(" answered, ")?;
+    let errors = failed.strip_suffix(" failed")?.parse().ok()?;
+    Some(Counted { requests: answered.parse().ok()?, errors })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,5 +116,12 @@ mod tests {
         let text = "finished in 3.00s\nrequests: 1000 total, 1256 started, 1000 done, 990 succeeded, 10 failed, 7 errored, 0 timeout\nstatus codes: 990 2xx, 0 3xx, 0 4xx, 3 5xx\n";
         assert_eq!(h2load(text), Some(Counted { requests: 990, errors: 17 }));
         assert_eq!(h2load("nothing"), None);
+    }
+
+    #[test]
+    fn our_own_generator_is_understood() {
+        let text = "h3 requests: 1000 answered, 3 failed\n";
+        assert_eq!(h3_load(text), Some(Counted { requests: 1000, errors: 3 }));
+        assert_eq!(h3_load("nothing"), None);
     }
 }

@@ -7,6 +7,7 @@
 // It stands outside of the server: it measures with the real clock over real sockets.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod h3_load;
 mod idle;
 mod load;
 mod machine;
@@ -80,6 +81,9 @@ enum Command {
     /// Open connections, send one request on each, and hold them until the standard input ends
     #[command(hide = true)]
     IdleClient(idle::Args),
+    /// Ask over HTTP/3 for some seconds, and say how many answers there were
+    #[command(hide = true)]
+    H3Load(h3_load::Args),
 }
 
 fn main() -> Result<()> {
@@ -91,6 +95,7 @@ fn main() -> Result<()> {
         }
         Some(Command::ServeHyper(args)) => yardstick::serve(args),
         Some(Command::IdleClient(args)) => idle::client(args),
+        Some(Command::H3Load(args)) => h3_load::run(args),
         None => measure(args.run),
     }
 }

@@ -155,7 +155,11 @@ impl Site<'_> {
     }
 
     fn playhouse(&self, binary: &Path) -> Result<Command> {
-        let tls = if self.scenario.is_tls() { r#", tls: [(cert: "cert.pem", key: "key.pem")]"# } else { "" };
+        let tls = match self.scenario {
+            Scenario::H3Small => r#", tls: [(cert: "cert.pem", key: "key.pem")], http3: true"#,
+            scenario if scenario.is_tls() => r#", tls: [(cert: "cert.pem", key: "key.pem")]"#,
+            _ => "",
+        };
         let (upstreams, route) = if self.scenario.is_proxied() {
             (
                 format!(

@@ -66,19 +66,17 @@ fn requests(args: &Run, cpus: Cpus, scenario: Scenario, variants: Vec<Variant>) 
     let mut running = Vec::new();
     for variant in variants {
         let server = Server::start(&variant, scenario, upstream_address, cpus)?;
-        let scheme = if scenario.is_tls() { "https" } else { "http" };
-        let url = format!("{scheme}://{}{}", server.address, scenario.path());
         // Caches, pools and allocators are warm before anything counts.
-        let warm = generate(scenario, &url, 1).with_context(|| variant.name().to_owned())?;
+        let warm = generate(scenario, &server, 1).with_context(|| variant.name().to_owned())?;
         ensure!(warm.requests > 0, "{} answers nothing in {}", variant.name(), scenario.name());
         let name = variant.name().to_owned();
-        running.push((server, url, VariantSlices { variant: name, slices: Vec::new() }));
+        running.push((server, VariantSlices { variant: name, slices: Vec::new() }));
     }
     for round in 1..=args.rounds {
-        for (server, url, variant) in &mut running {
+        for (server, variant) in &mut running {
             let before = server.tree.cpu()?;
             let began = Instant::now();
-            let counted = generate(scenario, url, args.seconds)?;
+            let counted = generate(scenario, server, args.seconds)?;
             let seconds = began.elapsed().as_secs_f64();
             server.tree.check()?;
             let cpu = server.tree.cpu()?.saturating_sub(before);
@@ -101,7 +99,7 @@ fn requests(args: &Run, cpus: Cpus, scenario: Scenario, variants: Vec<Variant>) 
         scenario,
         unit: Unit::CpuMicrosPerRequest,
         seconds: args.seconds,
-        variants: running.into_iter().map(|(_, _, variant)| variant).collect(),
+        variants: running.into_iter().map(|(_, variant)| variant).collect(),
     })
 }
 

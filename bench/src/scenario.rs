@@ -28,6 +28,9 @@ pub enum Scenario {
     /// A small JSON answer from an upstream over TLS and HTTP/2, 8 connections with 32 streams each
     #[value(name = "h2-proxied")]
     H2Proxied,
+    /// A file of 1 KiB over HTTP/3, 8 connections with 32 streams each
+    #[value(name = "h3-small")]
+    H3Small,
     /// Resident memory of idle kept connections, after one request on each
     #[value(name = "idle")]
     Idle,
@@ -65,6 +68,8 @@ pub enum Generator {
     Wrk { connections: usize, close: bool },
     /// h2load with 8 connections of 32 streams.
     H2load,
+    /// Our own, the same over HTTP/3.
+    H3,
     /// Our own, which holds idle connections.
     Idle,
 }
@@ -74,6 +79,8 @@ impl Scenario {
     pub fn peers(self) -> &'static [Peer] {
         match self {
             Scenario::Proxied | Scenario::H2Proxied => &[Peer::Hyper, Peer::Nginx, Peer::Haproxy],
+            // hyper does not have it, nor does Debian's nginx.
+            Scenario::H3Small => &[],
             _ => &[Peer::Hyper, Peer::Nginx],
         }
     }
@@ -85,13 +92,14 @@ impl Scenario {
             Scenario::Static1kNew => Generator::Wrk { connections: 64, close: true },
             Scenario::Static1m => Generator::Wrk { connections: 16, close: false },
             Scenario::H2Small | Scenario::H2Proxied => Generator::H2load,
+            Scenario::H3Small => Generator::H3,
             Scenario::Idle | Scenario::IdleTls => Generator::Idle,
         }
     }
 
     /// Over TLS.
     pub fn is_tls(self) -> bool {
-        matches!(self, Scenario::H2Small | Scenario::H2Proxied | Scenario::IdleTls)
+        matches!(self, Scenario::H2Small | Scenario::H2Proxied | Scenario::H3Small | Scenario::IdleTls)
     }
 
     /// From an upstream.
