@@ -1,11 +1,11 @@
 //! HTTP/3 (RFC 9114), on the `quinn` crate's connections and streams, and our own frames.
 //!
 //! One future serves a connection and all its streams: [`driver`] accepts streams and keeps the connection's deadlines,
-//! [`stream`] is a request, which [`reader`] takes apart and [`sender`] answers, [`tunnel`] what a WebSocket makes of it,
-//! [`critical`] what else a client opens.
-//! Dropped, it drops them all.
+//! [`stream`] is a request, which [`reader`] takes apart and [`sender`] answers, with [`content`]; [`tunnel`] is what a
+//! WebSocket makes of it, [`critical`] what else a client opens. Dropped, it drops them all.
 
 mod body;
+mod content;
 mod critical;
 mod driver;
 mod head;
