@@ -223,6 +223,7 @@ impl Status {
                     sum.waiting += listener.waiting;
                     sum.accepted += listener.accepted;
                     sum.accept_errors += listener.accept_errors;
+                    sum.http3 = sum.http3.take().or(listener.http3);
                 }
                 None => self.listeners.push(listener),
             }

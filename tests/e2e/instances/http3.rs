@@ -167,6 +167,35 @@ fn connections_live_on_when_the_controller_is_killed_and_adopts() {
 }
 
 #[test]
+fn an_upgrade_under_load_loses_no_request() {
+    let secure = secure(2, 3);
+    let mut load = load(&secure, CONNECTIONS);
+    for _ in 0..2 {
+        moves(&secure, 100);
+        let before = secure.site.active(2);
+        let output = secure.site.playhouse(&["upgrade"]);
+        assert!(output.status.success(), "{output:?}");
+        eventually("two others are active", || {
+            let instances = secure.site.instances();
+            instances.len() == 2
+                && instances.iter().all(|new| new.state == "active" && !before.contains(&new.pid))
+        });
+        moves(&secure, 200);
+    }
+    load.go_on();
+    let said = load.said();
+    assert_eq!(said["failed"], json!({}), "{said}");
+    balances(&secure, &said);
+}
+
+#[test]
+fn how_packets_find_their_instance_is_in_the_status() {
+    let secure = secure(1, 2);
+    let kernel = |status: &Value| status["listeners"][0]["http3"] == "kernel";
+    eventually("the instance has said so", || kernel(&secure.site.admin.status()));
+}
+
+#[test]
 fn a_reload_takes_http3_away_and_gives_it_back() {
     let mut secure = secure(2, 3);
     let mut client = secure.client("follow", &[]);
