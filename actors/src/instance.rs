@@ -20,6 +20,7 @@ use playhouse_serve::shared::Shared;
 use playhouse_serve::site::Handlers;
 use playhouse_serve::sockets::{BindError, Given, Passable, Prepared, Sockets};
 use playhouse_serve::tls::Certificates as CertificateTable;
+use playhouse_serve::upstream::Upstream;
 use ractor::{ActorCell, SpawnErr};
 use tokio::time::Instant;
 
@@ -54,6 +55,7 @@ pub struct Instance {
     samples: Arc<Samples>,
     running: Mutex<Running>,
     apps: Arc<apps::Table>,
+    remote_apps: apps::remote::Remote,
     stopping: AtomicBool,
     started: Instant,
     _watchdog: Option<Watchdog>,
@@ -158,6 +160,7 @@ impl Instance {
             samples: Arc::default(),
             running: Mutex::default(),
             apps: Arc::new(apps),
+            remote_apps: apps::remote::Remote::default(),
             stopping: AtomicBool::new(false),
             started: Instant::now(),
             _watchdog: watchdog,
@@ -269,7 +272,9 @@ impl Instance {
         });
         let after = read.await.map_err(|_| ReloadError::NoAnswer)??;
         self.check_handlers(&after)?;
-        self.apps.check(&after.apps)?;
+        if !self.is_led() {
+            self.apps.check(&after.apps)?;
+        }
         Ok(Plan::new(&self.config(), &after, Processes::One))
     }
 
@@ -348,9 +353,28 @@ impl Instance {
         self.site.sockets.all().iter().map(|socket| socket.connections().open()).sum()
     }
 
-    /// Its apps and their processes.
+    /// Its apps and their processes: none where a controller runs them.
     pub fn apps(&self) -> &Arc<apps::Table> {
         &self.apps
+    }
+
+    /// What its controller says of the apps.
+    pub(crate) fn remote_apps(&self) -> &apps::remote::Remote {
+        &self.remote_apps
+    }
+
+    /// Whether it has a controller.
+    pub(crate) fn is_led(&self) -> bool {
+        self.options.conversation.is_some()
+    }
+
+    /// The upstreams that it forwards requests to, each in the care of a pool: also the apps that a controller runs.
+    pub(crate) fn forwards_to(&self) -> Vec<Arc<Upstream>> {
+        let mut all = self.site.upstreams.all();
+        if self.is_led() {
+            all.extend(self.site.apps.all().iter().map(|app| app.upstream().clone()));
+        }
+        all
     }
 
     pub(crate) fn samples(&self) -> &Samples {
@@ -375,10 +399,17 @@ impl Instance {
         let prepared = self.site.sockets.prepare(&config.listeners, &self.site.certificates, given)?;
         let admin = self.prepare_admin(config)?;
         self.check_handlers(config)?;
-        self.apps.prepare(&config.apps)?;
+        if !self.is_led() {
+            self.apps.prepare(&config.apps)?;
+        }
         self.site.access_log.apply(config.access_log.as_ref()).map_err(ReloadError::Log)?;
         self.site.upstreams.apply(&config.upstreams, &self.site.metrics);
-        self.apps.apply(&config.apps, &self.site);
+        if self.is_led() {
+            self.site.apps.apply(&config.apps, &self.site.metrics);
+            self.remote_apps.apply_again(&self.site);
+        } else {
+            self.apps.apply(&config.apps, &self.site.apps, &self.site.metrics);
+        }
         self.site.apply_routes(config)?;
         let changes = self.site.sockets.commit(prepared);
         self.admin.commit(admin);
@@ -441,6 +472,14 @@ impl Instance {
         });
         let manager = self.options.service_manager.as_ref();
         let notifier = manager.map(|manager| Notifier::spec(manager, self.clone()));
+        let apps = match &self.options.conversation {
+            Some(conversation) => apps::outputs::Reader::spec(conversation),
+            None => ChildSpec::new(apps::NAME, move || {
+                apps::supervisor(for_apps.apps.clone(), for_apps.tree.root().clone())
+            })
+            .shutdown_by(move || apps::shutdown(&for_apps_end.apps))
+            .stall_after(STALL),
+        };
         let children = vec![
             ChildSpec::new("access-log", move || AccessLog::new(for_log.clone())).stall_after(STALL),
             ChildSpec::new("metrics", move || Metrics::new(samples.clone())).stall_after(STALL),
@@ -452,11 +491,7 @@ impl Instance {
                 upstreams::supervisor(move || instance.upstream_specs())
             })
             .stall_after(STALL),
-            ChildSpec::new(apps::NAME, move || {
-                apps::supervisor(for_apps.apps.clone(), for_apps.tree.root().clone())
-            })
-            .shutdown_by(move || apps::shutdown(&for_apps_end.apps))
-            .stall_after(STALL),
+            apps,
             ChildSpec::new(CONNECTIONS, shard::supervisor_of(shard::COUNT, drain.clone()))
                 .shutdown_by(move || Shutdown::After(drain() + GRACE))
                 .report_stalls(STALL),
@@ -479,7 +514,7 @@ impl Instance {
     }
 
     fn upstream_specs(&self) -> Vec<ChildSpec> {
-        let all = self.site.upstreams.all();
+        let all = self.forwards_to();
         self.running.lock().upstreams_are(&all);
         all.into_iter().map(upstreams::spec).collect()
     }

@@ -206,7 +206,7 @@ impl Reloader {
         )
         .await?;
 
-        let all = self.instance.site().upstreams.all();
+        let all = self.instance.forwards_to();
         let stale = self.stale(|running| {
             let goes_on = |name: &Arc<str>| {
                 let (was, had) = &running.upstreams[name];
@@ -221,7 +221,9 @@ impl Reloader {
         });
         bring_in_line(&seat(UPSTREAMS), stale, all.into_iter().map(upstreams::spec)).await?;
 
-        apps::reconcile(self.instance.apps(), root).await?;
+        if !self.instance.is_led() {
+            apps::reconcile(self.instance.apps(), root).await?;
+        }
 
         let over: Arc<dyn Administered> = self.instance.clone();
         admin::reconcile(&over).await

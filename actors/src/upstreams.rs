@@ -23,7 +23,8 @@ pub fn spec(upstream: Arc<Upstream>) -> ChildSpec {
             let pool = upstream.clone();
             let mut children =
                 vec![ChildSpec::new("pool", move || Pool::new(pool.clone())).stall_after(STALL)];
-            if upstream.snapshot().settings.health.is_some() {
+            // The processes of an app are checked by who runs them.
+            if upstream.snapshot().settings.health.is_some() && !upstream.name().starts_with(APP) {
                 let checked = upstream.clone();
                 let checker = ChildSpec::new("health", move || HealthChecker::new(checked.clone()));
                 children.push(checker.stall_after(STALL));
@@ -34,4 +35,6 @@ pub fn spec(upstream: Arc<Upstream>) -> ChildSpec {
     .stall_after(STALL)
 }
 
+/// Begins the name of an app's upstream, and of no other.
+const APP: &str = "app:";
 const STALL: Duration = Duration::from_secs(2);

@@ -575,11 +575,6 @@ fn what_an_app_cannot_be_is_said() {
     };
     let found = routed("routes: [(to: App(\"blgo\"))]");
     assert!(found.contains("routes[0].to: no app \"blgo\"; did you mean \"blog\"?"), "{found}");
-    let found = routed("instances: (max: 2)");
-    assert!(
-        found.contains("apps: apps are run by a site in one process only; leave out `instances`"),
-        "{found}"
-    );
 }
 
 #[test]

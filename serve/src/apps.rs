@@ -22,6 +22,8 @@ use crate::upstream::{Server, Upstream};
 #[derive(Debug, Default)]
 pub struct Apps {
     by_name: DashMap<Arc<str>, Arc<App>>,
+    /// Told when somebody waits for any app.
+    wanted: Arc<Notify>,
     /// Held while a site file is applied, so that two do not mix.
     applying: Mutex<()>,
 }
@@ -35,6 +37,8 @@ pub struct App {
     state: watch::Sender<State>,
     waiting: AtomicUsize,
     wanted: Notify,
+    /// The same of all apps of the table.
+    any_wanted: Arc<Notify>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +81,10 @@ impl Apps {
             let known = self.by_name.get(&model.name).map(|entry| entry.value().clone());
             match known {
                 Some(app) => app.apply(model),
-                None => _ = self.by_name.insert(model.name.clone(), Arc::new(App::new(model, metrics))),
+                None => {
+                    let app = App { any_wanted: self.wanted.clone(), ..App::new(model, metrics) };
+                    self.by_name.insert(model.name.clone(), Arc::new(app));
+                }
             }
         }
     }
@@ -86,6 +93,16 @@ impl Apps {
     pub fn put_back(&self, app: &Arc<App>) {
         let _applying = self.applying.lock();
         self.by_name.entry(app.name.clone()).or_insert_with(|| app.clone());
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Arc<App>> {
+        self.by_name.iter().map(|entry| entry.value().clone()).collect()
+    }
+
+    /// Completes when somebody has come while no process of some app served; for the one that tells of it.
+    pub async fn wanted(&self) {
+        self.wanted.notified().await;
     }
 
     /// The app of this name.
@@ -104,6 +121,7 @@ impl App {
             state: watch::Sender::new(State { expected: Expected::Soon, revision: 0 }),
             waiting: AtomicUsize::new(0),
             wanted: Notify::new(),
+            any_wanted: Arc::default(),
         }
     }
 
@@ -134,6 +152,11 @@ impl App {
     }
 
     /// What is to be expected while no process serves.
+    pub fn expected(&self) -> Expected {
+        self.state.borrow().expected
+    }
+
+    /// Sets what is to be expected while no process serves.
     pub fn expect(&self, expected: Expected) {
         self.state.send_if_modified(|state| {
             let differs = state.expected != expected;
@@ -165,6 +188,7 @@ impl App {
         let Some(_waiting) = Waiting::begin(&self.waiting) else { return Err(NotReady::QueueFull) };
         let mut state = self.state.subscribe();
         self.wanted.notify_one();
+        self.any_wanted.notify_one();
         let waiting = async {
             loop {
                 let expected = state.borrow_and_update().expected;

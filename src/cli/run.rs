@@ -242,8 +242,9 @@ impl Running {
 
     /// For the end of this process without any delay: nobody else would end what it has started.
     fn kill_apps(&self) {
-        if let Running::Instance(instance) = self {
-            instance.apps().kill_all();
+        match self {
+            Running::Instance(instance) => instance.apps().kill_all(),
+            Running::Controller(controller) => controller.fleet().apps().kill_all(),
         }
     }
 

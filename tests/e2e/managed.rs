@@ -15,25 +15,25 @@ fn script(name: &str) -> String {
 }
 
 /// The program of `upstreams/app.js`, with further settings.
-fn node(settings: &str) -> String {
+pub fn node(settings: &str) -> String {
     let (node, script) = (tool("node", "nodejs").display().to_string(), script("app.js"));
     format!("(command: [\"{node}\", \"{script}\"], {settings})")
 }
 
 /// A site that forwards everything to the app `blog`.
-fn blog(app: impl AsRef<str>) -> Site {
+pub fn blog(app: impl AsRef<str>) -> Site {
     Site::new()
         .field(format!("apps: {{ \"blog\": {} }}", app.as_ref()))
         .route("(path: \"/\", to: App(\"blog\"))")
 }
 
-fn app(site: &Running, name: &str) -> Value {
+pub fn app(site: &Running, name: &str) -> Value {
     let status = site.admin.status();
     let apps = status["apps"].as_array().cloned().unwrap_or_default();
     apps.into_iter().find(|app| app["name"] == name).unwrap_or_default()
 }
 
-fn processes(site: &Running, state: &str) -> Vec<(u64, Pid)> {
+pub fn processes(site: &Running, state: &str) -> Vec<(u64, Pid)> {
     let app = app(site, "blog");
     let processes = app["processes"].as_array().cloned().unwrap_or_default();
     let of_state = processes.into_iter().filter(|process| process["state"] == state);
@@ -43,7 +43,7 @@ fn processes(site: &Running, state: &str) -> Vec<(u64, Pid)> {
 
 /// The processes once so many serve, and there is no other.
 #[track_caller]
-fn serving(site: &Running, count: usize) -> BTreeSet<i32> {
+pub fn serving(site: &Running, count: usize) -> BTreeSet<i32> {
     eventually_some(&format!("{count} processes serve, and there is no other"), || {
         let app = app(site, "blog");
         let all = app["processes"].as_array()?.len();
@@ -53,14 +53,32 @@ fn serving(site: &Running, count: usize) -> BTreeSet<i32> {
     })
 }
 
-fn is_alive(pid: i32) -> bool {
+pub fn is_alive(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
     state.is_some_and(|state| state != "Z")
 }
 
+/// Processes of apps of the site with this state directory, written down or not, by their environment: those that lead a
+/// group.
+pub fn started_for(state_dir: &Path) -> Vec<i32> {
+    let mark = format!("PLAYHOUSE_APPS={}", state_dir.join("apps").display());
+    let mut pids = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+        if environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes()) && group(pid) > 0
+        {
+            pids.push(pid);
+        }
+    }
+    pids
+}
+
 /// Those that run in the group of this leader.
-fn group(leader: i32) -> usize {
+pub fn group(leader: i32) -> usize {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let stats = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
     let is_member = |stat: &String| {
@@ -71,7 +89,7 @@ fn group(leader: i32) -> usize {
     stats.filter(is_member).count()
 }
 
-fn load(site: &Running) -> playhouse_chaos::Running {
+pub fn load(site: &Running) -> playhouse_chaos::Running {
     Load::new(site.address("http"))
         .stream(Stream::echo_id(Protocol::Http1KeepAlive, "/id/").name("kept").concurrency(4))
         .stream(Stream::echo_id(Protocol::Http1NewConnection, "/id/").name("new").concurrency(2))
@@ -81,11 +99,15 @@ fn load(site: &Running) -> playhouse_chaos::Running {
 }
 
 /// Requests of [`load`] in flight at most.
-const IN_FLIGHT: u64 = 4 + 2 + 4;
+pub const IN_FLIGHT: u64 = 4 + 2 + 4;
 
 /// Does something under load, and loses no request by it.
 #[track_caller]
-fn loses_nothing(site: &mut Running, what: &str, act: impl FnOnce(&mut Running, &playhouse_chaos::Running)) {
+pub fn loses_nothing(
+    site: &mut Running,
+    what: &str,
+    act: impl FnOnce(&mut Running, &playhouse_chaos::Running),
+) {
     let before = site.admin.settled_ledger();
     let load = load(site);
     moves(&load, 100);

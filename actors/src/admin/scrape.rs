@@ -25,8 +25,8 @@ pub(super) fn scrape(instance: &Instance) -> String {
         scrape.set("playhouse_proxy_headers_refused_total", &labels, counts.headers_refused as f64);
         scrape.set("playhouse_accept_errors_total", &labels, counts.errors as f64);
     }
-    let apps = instance.apps().all();
-    let apps = apps.iter().map(|managed| managed.app.upstream().status());
+    let apps = site.apps.all();
+    let apps = apps.iter().map(|app| app.upstream().status());
     for upstream in site.upstreams.status().into_iter().chain(apps) {
         for server in upstream.servers {
             let labels = [("upstream", &*upstream.name), ("server", &*server.address)];

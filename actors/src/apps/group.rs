@@ -44,6 +44,27 @@ pub fn usage(leaders: &[u32]) -> HashMap<u32, Usage> {
     usage
 }
 
+/// The groups that processes with all these entries in their environment lead. Reads `/proc`; what cannot be seen is not
+/// found.
+pub fn leaders_with(environment: &[String]) -> Vec<u32> {
+    let mut leaders = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let Ok(stat) = fs::read(entry.path().join("stat")) else { continue };
+        if !Member::parse(&stat).is_some_and(|member| member.group == pid && member.runs) {
+            continue;
+        }
+        let Ok(has) = fs::read(entry.path().join("environ")) else { continue };
+        let has: Vec<&[u8]> = has.split(|byte| *byte == 0).collect();
+        if environment.iter().all(|wanted| has.contains(&wanted.as_bytes())) {
+            leaders.push(pid);
+        }
+    }
+    leaders
+}
+
 /// What `/proc/PID/stat` says (proc_pid_stat(5)).
 #[derive(Debug, PartialEq)]
 struct Member {

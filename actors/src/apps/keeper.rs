@@ -73,7 +73,8 @@ impl Keeper {
             }
             Phase::Leaving => {
                 // A request may just now have chosen it by what was published before.
-                let is_free = place.server.in_flight() == 0 && since >= LATE;
+                let late = if place.has_audience() { LATE_ELSEWHERE } else { LATE };
+                let is_free = place.in_flight() == 0 && place.is_left_alone(late);
                 if is_free || since >= place.settings.stop_timeout {
                     place.signal(Signal::TERM);
                     place.enter(Phase::Ending);
@@ -101,7 +102,7 @@ impl Keeper {
     /// Takes it out of service first.
     fn leave(&self, phase: Phase) {
         self.place.enter(phase);
-        self.managed.publish();
+        self.place.note_left(self.managed.publish());
     }
 
     fn ready(&self, context: &Context) {
@@ -119,11 +120,7 @@ impl Keeper {
     }
 
     fn write(&self, line: &Line) {
-        let (app, place, pid) = (&*self.place.settings.name, self.place.number, pid(&self.place));
-        if line.left_out > 0 {
-            tracing::warn!(app, place, pid, lines = line.left_out, "lines of an app's output were left out");
-        }
-        tracing::info!(target: "playhouse::app", app, place, pid, stream = line.stream, "{}", line.text);
+        line.write(&self.place.settings.name, self.place.number, pid(&self.place));
     }
 
     /// Writes what the process has left in its pipes. Another process may hold them open, so not for long.
@@ -262,6 +259,8 @@ const CONNECT: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
 /// From what was published to the last who goes by what was before.
 const LATE: Duration = Duration::from_millis(100);
+/// The same where it was published in other processes, which say what they have a few times a second.
+const LATE_ELSEWHERE: Duration = Duration::from_millis(300);
 /// How often it shows that it is alive.
 const TICK: Duration = Duration::from_millis(500);
 /// For what is still in the pipes of a process that has ended.

@@ -12,13 +12,17 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use super::account::Account;
 use super::output::Output;
+use super::record;
 use crate::control::process::Process;
+use crate::controller::small_pages;
 
 /// A process that was started.
 #[derive(Debug)]
 pub struct Launched {
     pub process: Process,
     pub output: Output,
+    /// Duplicates of the read ends of its standard output and error, for others to hold.
+    pub pipes: [OwnedFd; 2],
 }
 
 /// Where a process in this place is to listen: its socket beneath `directory`, or a port that is free now.
@@ -43,8 +47,9 @@ pub fn socket_path(directory: &Path, app: &str, place: u32) -> PathBuf {
 ///
 /// # Errors
 /// For people: what cannot be done, and why.
-pub fn launch(app: &App, place: u32, address: &Address) -> Result<Launched, String> {
+pub fn launch(app: &App, place: u32, address: &Address, directory: &Path) -> Result<Launched, String> {
     let mut command = command(app, place, address)?;
+    command.env(record::DIRECTORY_VARIABLE, directory);
     if let Address::Unix(path) = address {
         // A program that was killed leaves its socket's file, and few start over it.
         match std::fs::remove_file(path) {
@@ -55,7 +60,7 @@ pub fn launch(app: &App, place: u32, address: &Address) -> Result<Launched, Stri
         }
     }
     let program = command.get_program().to_string_lossy().into_owned();
-    let mut child = command.spawn().map_err(|error| {
+    let mut child = small_pages::as_found(|| command.spawn()).map_err(|error| {
         if app.dir.is_dir() {
             format!("{program}: {error}")
         } else {
@@ -75,9 +80,11 @@ fn launched(child: &mut Child, limits: &ProcessLimits) -> Result<Launched, Strin
     let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
         return Err("its output cannot be read".to_owned());
     };
-    let output = Output::new(OwnedFd::from(stdout), OwnedFd::from(stderr)).map_err(io)?;
+    let (stdout, stderr) = (OwnedFd::from(stdout), OwnedFd::from(stderr));
+    let pipes = [stdout.try_clone().map_err(io)?, stderr.try_clone().map_err(io)?];
+    let output = Output::new(stdout, stderr).map_err(io)?;
     let process = Process::of_child(child).map_err(io)?;
-    Ok(Launched { process, output })
+    Ok(Launched { process, output, pipes })
 }
 
 fn command(app: &App, place: u32, address: &Address) -> Result<Command, String> {

@@ -1,23 +1,25 @@
 //! One app with its processes: the table that its actors decide about.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use playhouse_config::model;
+use playhouse_protocol::control::{AppProcess, AppState};
 use playhouse_serve::apps::{App, Expected};
 use playhouse_serve::metrics::{Metrics, ServerMetrics};
 use playhouse_serve::upstream::Server;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::audience::Audience;
 use super::decide::{View, decide};
+use super::history::History;
 use super::launch;
-use super::place::{Phase, Place};
-use crate::supervision::Backoff;
+use super::place::{Phase, Place, Surroundings};
+use super::record::fingerprint;
 
 /// One app with its processes.
 #[derive(Debug)]
@@ -25,6 +27,8 @@ pub struct Managed {
     /// What requests see of it.
     pub app: Arc<App>,
     metrics: Arc<Metrics>,
+    /// Those who send requests from other processes, where there are such.
+    audience: Option<Arc<Audience>>,
     places: Mutex<Vec<Arc<Place>>>,
     history: Mutex<History>,
     /// Tells its manager that there is something to be looked at.
@@ -33,31 +37,6 @@ pub struct Managed {
     removed: AtomicBool,
     /// Keep the counters of a place while no process is in it.
     counters: Mutex<BTreeMap<u32, Arc<ServerMetrics>>>,
-}
-
-/// How its processes have done so far.
-#[derive(Debug)]
-struct History {
-    started: u64,
-    /// Ends that nobody asked for.
-    failures: u64,
-    /// Ends in a row of processes that had hardly been ready, if at all.
-    in_a_row: u32,
-    not_before: Option<Instant>,
-    last_failure: Option<String>,
-    /// Counts rolling restarts.
-    generation: u64,
-    /// The oldest that need not be replaced.
-    oldest: u64,
-    /// Requests to processes that are gone.
-    past_requests: u64,
-    seen_requests: u64,
-    active_at: Instant,
-    idle: bool,
-    /// Processes that there are to be, between the fewest and the most.
-    scaled: usize,
-    busy_since: Option<Instant>,
-    calm_since: Option<Instant>,
 }
 
 /// What [`Managed::step`] has done.
@@ -84,28 +63,14 @@ pub struct Report {
 
 impl Managed {
     /// An app without a process.
-    pub fn new(app: Arc<App>, metrics: Arc<Metrics>) -> Managed {
+    pub fn new(app: Arc<App>, metrics: Arc<Metrics>, audience: Option<Arc<Audience>>) -> Managed {
         let scaled = app.settings().processes.min.get() as usize;
         Managed {
             app,
             metrics,
+            audience,
             places: Mutex::default(),
-            history: Mutex::new(History {
-                started: 0,
-                failures: 0,
-                in_a_row: 0,
-                not_before: None,
-                last_failure: None,
-                generation: 0,
-                oldest: 0,
-                past_requests: 0,
-                seen_requests: 0,
-                active_at: Instant::now(),
-                idle: false,
-                scaled,
-                busy_since: None,
-                calm_since: None,
-            }),
+            history: Mutex::new(History::new(scaled)),
             changed: Notify::new(),
             removed: AtomicBool::new(false),
             counters: Mutex::default(),
@@ -127,14 +92,60 @@ impl Managed {
         self.changed.notify_one();
     }
 
-    /// Takes a process into service, or out of it: requests go to those that serve.
-    pub(super) fn publish(&self) {
+    /// Takes a process into service, or out of it: requests go to those that serve. Gives the generation in which it is so
+    /// for those who send requests from other processes.
+    pub(super) fn publish(&self) -> u64 {
         // Held, so that of two changes the later is published last.
         let places = self.places.lock();
         let serving = places.iter().filter(|place| place.phase() == Phase::Serving);
         self.app.serve_by(&serving.map(|place| place.server.clone()).collect::<Vec<_>>());
+        let generation = self.announce(&places);
         drop(places);
         self.changed.notify_one();
+        generation
+    }
+
+    /// Says how it is to those who send requests from other processes; the same is not said again.
+    fn announce(&self, places: &[Arc<Place>]) -> u64 {
+        let Some(audience) = &self.audience else { return 0 };
+        let serving = places.iter().filter(|place| place.phase() == Phase::Serving);
+        let state = AppState {
+            name: self.app.name().to_string(),
+            expected: self.app.expected() == Expected::Soon,
+            servers: serving.filter_map(|place| place.as_server()).collect(),
+        };
+        let processes: Vec<AppProcess> = places.iter().filter_map(|place| place.identity()).collect();
+        audience.say(self.app.name(), Some((state, processes)))
+    }
+
+    /// Takes in a process that was started before this table was. To be called before its actors are there.
+    pub(super) fn adopt(&self, place: Arc<Place>) {
+        let mut history = self.history.lock();
+        history.generation = history.generation.max(place.generation);
+        // A rolling restart that was under way goes on.
+        history.oldest = history.generation;
+        drop(history);
+        self.counters.lock().insert(place.number, place.server.metrics().clone());
+        place.has_actor.store(true, Ordering::Release);
+        self.places.lock().push(place);
+    }
+
+    /// A server for the process in this place.
+    pub(super) fn server(&self, number: u32, address: playhouse_config::model::Address) -> Arc<Server> {
+        let name = format!("{}-{number}", self.app.name());
+        Server::named(self.app.upstream().name(), address, &name, &self.metrics)
+    }
+
+    /// Somebody in another process has come while no process served.
+    pub(super) fn is_wanted_elsewhere(&self) {
+        self.note_demand();
+        self.changed.notify_one();
+    }
+
+    /// Requests that wait for a process, wherever they have come.
+    pub fn waiting(&self) -> usize {
+        let elsewhere = self.audience.as_ref().map_or(0, |audience| audience.waiting(self.app.name()));
+        self.app.waiting() + elsewhere
     }
 
     /// A process is ready: what has failed before it is over.
@@ -180,8 +191,9 @@ impl Managed {
 
     /// Decides what is due: takes note of what is gone, and starts and ends processes by what is wanted. New places have no
     /// actor yet. Costs no waiting.
-    pub(super) fn step(&self, directory: &Path, record: bool, jitter: f64) -> Stepped {
+    pub(super) fn step(&self, surroundings: &Surroundings<'_>, jitter: f64) -> Stepped {
         let (settings, now) = (self.app.settings(), Instant::now());
+        let fingerprint = fingerprint(&settings);
         let mut stepped = Stepped::default();
         let mut places = self.places.lock();
         let mut history = self.history.lock();
@@ -196,19 +208,19 @@ impl Managed {
         if self.is_removed() {
             self.app.expect(Expected::Nothing);
             places.iter().for_each(|place| place.ask("the site file no longer has the app"));
+            self.announce(&places);
             stepped.over = places.is_empty();
             return stepped;
         }
         for place in places.iter() {
-            let why = history.outdated(place, &settings);
+            let why = history.outdated(place, &settings, &fingerprint);
             if place.set_outdated(why.clone()) {
                 let why = why.unwrap_or_default();
                 stepped.told.push(format!("place {} is to be replaced: {why}", place.number));
             }
         }
-        let in_flight =
-            places.iter().map(|place| place.server.in_flight()).sum::<usize>() + self.app.waiting();
-        let requests = places.iter().map(|place| place.server.requests()).sum();
+        let in_flight = places.iter().map(|place| place.in_flight()).sum::<usize>() + self.waiting();
+        let requests = places.iter().map(|place| place.requests()).sum();
         // Who has just started has not been idle yet.
         if !history.idle && !places.iter().any(|place| place.phase() == Phase::Serving) {
             history.active_at = now;
@@ -230,7 +242,7 @@ impl Managed {
         let waits = history.not_before.is_some_and(|at| at > now);
         if !waits {
             for _ in 0..decision.start {
-                match self.make(&places, &settings, history.generation, directory, record) {
+                match self.make(&places, &settings, history.generation, surroundings) {
                     Ok(place) => {
                         history.started += 1;
                         places.push(place);
@@ -246,6 +258,7 @@ impl Managed {
             places.iter().any(|place| place.asked().is_none() && place.phase() != Phase::Gone) || wanted == 0;
         let waits = history.not_before.is_some_and(|at| at > now + SOON);
         self.app.expect(if coming || !waits { Expected::Soon } else { Expected::Nothing });
+        self.announce(&places);
         stepped
     }
 
@@ -259,18 +272,14 @@ impl Managed {
         places: &[Arc<Place>],
         settings: &Arc<model::App>,
         generation: u64,
-        directory: &Path,
-        record: bool,
+        surroundings: &Surroundings<'_>,
     ) -> std::io::Result<Arc<Place>> {
         let taken = |number: &u32| places.iter().any(|place| place.number == *number);
         // One of so many numbers is free.
         let number = (1..).find(|number| !taken(number)).unwrap_or(u32::MAX);
-        let address = launch::address(settings, number, directory)?;
-        let name = format!("{}-{number}", settings.name);
-        let server = Server::named(self.app.upstream().name(), address.clone(), &name, &self.metrics);
+        let server = self.server(number, launch::address(settings, number, surroundings.directory)?);
         self.counters.lock().insert(number, server.metrics().clone());
-        let directory = record.then_some(directory);
-        Ok(Place::new(number, settings.clone(), generation, address, server, directory))
+        Ok(Place::new(number, settings.clone(), generation, server, surroundings))
     }
 
     /// How it does.
@@ -287,135 +296,29 @@ impl Managed {
     }
 }
 
-impl History {
-    /// Nothing is left of a process.
-    fn gone(&mut self, place: &Place, jitter: f64, told: &mut Vec<String>) {
-        self.past_requests += place.server.requests();
-        let account = place.account();
-        match account.failure {
-            Some(why) => {
-                // Who cannot be replaced goes on as it is.
-                if account.served.is_none() && place.generation >= self.oldest && self.oldest > 0 {
-                    self.oldest = 0;
-                }
-                self.failed(format!("place {}: {why}", place.number), account.served, jitter, told);
-            }
-            None => told.push(format!("place {} has ended", place.number)),
-        }
-    }
-
-    fn failed(&mut self, why: String, served: Option<Duration>, jitter: f64, told: &mut Vec<String>) {
-        self.failures += 1;
-        if served.is_some_and(|served| served >= STABLE) {
-            self.in_a_row = 0;
-        }
-        self.in_a_row = self.in_a_row.saturating_add(1);
-        let delay = BACKOFF.delay(self.in_a_row, jitter);
-        self.not_before = (!delay.is_zero()).then(|| Instant::now() + delay);
-        let next = if delay.is_zero() { "at once".to_owned() } else { format!("in {delay:.1?}") };
-        told.push(format!("{why}; the next is started {next}"));
-        self.last_failure = Some(why);
-    }
-
-    /// Why a process is to be replaced, where it is.
-    fn outdated(&self, place: &Place, settings: &model::App) -> Option<String> {
-        if place.generation < self.oldest {
-            return Some("a restart was asked for".to_owned());
-        }
-        if !place.settings.same_process(settings) {
-            return Some("the site file starts it in another way now".to_owned());
-        }
-        let requests = place.server.requests();
-        if settings.max_requests.is_some_and(|most| requests >= most.get()) {
-            return Some(format!("it has had {requests} requests"));
-        }
-        let rss = place.rss_bytes.load(Ordering::Relaxed);
-        if settings.max_memory.is_some_and(|most| rss > most.get()) {
-            return Some(format!("it has {} MiB of memory", rss >> 20));
-        }
-        None
-    }
-
-    /// How many processes there are to be.
-    fn wanted(
-        &mut self,
-        settings: &model::App,
-        in_flight: usize,
-        requests: u64,
-        now: Instant,
-        told: &mut Vec<String>,
-    ) -> usize {
-        let requests = self.past_requests + requests;
-        if requests != self.seen_requests || in_flight > 0 {
-            self.seen_requests = requests;
-            self.active_at = now;
-            self.idle = false;
-        }
-        match settings.idle_stop {
-            Some(limit) if !self.idle && now.duration_since(self.active_at) >= limit => {
-                self.idle = true;
-                told.push(format!("stopped after {limit:?} without a request"));
-            }
-            None => self.idle = false,
-            _ => {}
-        }
-        self.scale(settings, in_flight, now, told);
-        if self.idle { 0 } else { self.scaled }
-    }
-
-    fn scale(&mut self, settings: &model::App, in_flight: usize, now: Instant, told: &mut Vec<String>) {
-        let (min, max) = (settings.processes.min.get() as usize, settings.processes.max.get() as usize);
-        let busy_at = settings.busy_at.get() as usize;
-        let before = self.scaled;
-        self.scaled = before.clamp(min, max);
-        if self.scaled < max && in_flight >= busy_at * self.scaled {
-            self.calm_since = None;
-            if now.duration_since(*self.busy_since.get_or_insert(now)) >= BUSY {
-                self.busy_since = None;
-                self.scaled += 1;
-            }
-        } else if self.scaled > min && in_flight * 2 < busy_at * (self.scaled - 1) {
-            self.busy_since = None;
-            if now.duration_since(*self.calm_since.get_or_insert(now)) >= CALM {
-                self.calm_since = Some(now);
-                self.scaled -= 1;
-            }
-        } else {
-            (self.busy_since, self.calm_since) = (None, None);
-        }
-        if self.scaled != before {
-            let scaled = self.scaled;
-            told.push(format!("{scaled} processes are wanted, with {in_flight} requests in flight"));
-        }
-    }
-}
-
-/// Before the second and later starts in a row of what does not stay.
-const BACKOFF: Backoff = Backoff { min: Duration::from_millis(100), max: Duration::from_secs(30) };
-/// Who has been ready for so long is started again at once: that is as often as the host can bear.
-const STABLE: Duration = Duration::from_secs(1);
 /// Who comes so long before the next start waits for it.
 const SOON: Duration = Duration::from_secs(1);
-/// How long there must be too much to do for one more process,
-const BUSY: Duration = Duration::from_secs(1);
-/// and too little for one fewer.
-const CALM: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
+    use super::super::history::{BUSY, CALM, STABLE};
     use super::*;
 
     fn managed(fields: &str) -> Managed {
         let text = format!(
             r#"(name: "s", listeners: {{"h": "127.0.0.1:0"}}, apps: {{"blog": (command: ["x"], {fields})}})"#
         );
-        let site = playhouse_config::parse(&text, Path::new("/srv/site.ron")).unwrap();
+        let site = playhouse_config::parse(&text, std::path::Path::new("/srv/site.ron")).unwrap();
         let metrics = Arc::new(Metrics::default());
-        Managed::new(Arc::new(App::new(&site.apps[0], &metrics)), metrics)
+        Managed::new(Arc::new(App::new(&site.apps[0], &metrics)), metrics, None)
+    }
+
+    fn nowhere() -> Surroundings<'static> {
+        Surroundings { directory: std::path::Path::new("/nowhere"), is_kept: false, audience: None }
     }
 
     fn step(managed: &Managed) -> Vec<u32> {
-        managed.step(Path::new("/nowhere"), false, 1.0);
+        managed.step(&nowhere(), 1.0);
         managed.places().iter().map(|place| place.number).collect()
     }
 
@@ -563,10 +466,10 @@ mod tests {
         let managed = managed("processes: 2");
         step(&managed);
         managed.set_removed(true);
-        assert!(!managed.step(Path::new("/nowhere"), false, 1.0).over);
+        assert!(!managed.step(&nowhere(), 1.0).over);
         assert!(managed.places().iter().all(|place| place.asked().is_some()));
         end(&managed, 1, None);
         end(&managed, 2, None);
-        assert!(managed.step(Path::new("/nowhere"), false, 1.0).over);
+        assert!(managed.step(&nowhere(), 1.0).over);
     }
 }

@@ -31,7 +31,7 @@ impl Manager {
     }
 
     async fn step(&mut self, context: &Context, jitter: f64) -> Result<(), AskError> {
-        let stepped = self.managed.step(self.table.directory(), self.table.is_kept(), jitter);
+        let stepped = self.managed.step(&self.table.surroundings(), jitter);
         for told in stepped.told {
             context.emit(EventKind::App, self.supervisor.path(), told);
         }

@@ -3,17 +3,26 @@
 //! [`Table`] holds the apps and their processes, and outlives every actor here. Of each app a [`manager`] decides how many
 //! processes there are ([`decide`], [`managed`]) and each [`place`] has a [`keeper`]; requests go to the processes as to an
 //! upstream's servers (`playhouse_serve::apps`), and send nobody a message.
+//!
+//! In a site with instances all this is in the controller, and the requests come from the instances ([`audience`]). Those
+//! know of the processes by what the controller says ([`remote`]), and hold what the processes write to, so that it
+//! outlives the controller ([`outputs`]). The next controller goes on with the processes that are written down
+//! ([`record`]).
 
 mod account;
+pub mod audience;
 mod decide;
 mod group;
+mod history;
 mod keeper;
 mod launch;
-mod leftovers;
 mod managed;
 mod manager;
 mod output;
+pub(crate) mod outputs;
 mod place;
+mod record;
+pub mod remote;
 mod restart;
 pub mod status;
 mod table;
@@ -24,7 +33,8 @@ use std::time::Duration;
 use playhouse_config::model;
 
 pub(crate) use restart::restart;
-pub use table::{AppError, Table};
+pub use table::{AppError, Pipes, Table};
+pub(crate) use table::{DIRECTORY, end_leftovers};
 
 use keeper::Keeper;
 use managed::Managed;
@@ -73,7 +83,11 @@ fn children(managed: &Arc<Managed>, table: &Arc<Table>, root: &Arc<Seat>) -> Vec
     let above = root.child(NAME, Supervisor::KIND);
     let seat = above.child(managed.app.name(), Supervisor::KIND);
     let upstream = managed.app.upstream().clone();
-    let mut children = vec![ChildSpec::new("pool", move || Pool::new(upstream.clone())).stall_after(STALL)];
+    let mut children = Vec::new();
+    // Where requests come from other processes, each has a pool of its own.
+    if table.audience().is_none() {
+        children.push(ChildSpec::new("pool", move || Pool::new(upstream.clone())).stall_after(STALL));
+    }
     if managed.app.settings().health.is_some() {
         children.push(health_spec(managed));
     }

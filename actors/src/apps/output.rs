@@ -38,6 +38,16 @@ pub struct Line {
     pub left_out: u64,
 }
 
+impl Line {
+    /// Writes it to the log.
+    pub fn write(&self, app: &str, place: u32, pid: u32) {
+        if self.left_out > 0 {
+            tracing::warn!(app, place, pid, lines = self.left_out, "lines of an app's output were left out");
+        }
+        tracing::info!(target: "playhouse::app", app, place, pid, stream = self.stream, "{}", self.text);
+    }
+}
+
 /// How many lines have come in the current second.
 #[derive(Debug)]
 struct Window {
@@ -58,6 +68,16 @@ impl Output {
         };
         let streams = [stream("stdout", stdout)?, stream("stderr", stderr)?];
         Ok(Output { streams, window: Window { since: Instant::now(), lines: 0, left_out: 0 } })
+    }
+
+    /// What has come of the next lines, for when somebody else reads on.
+    pub fn take_begun(&mut self) -> Vec<Line> {
+        let begun = |stream: &mut Stream| {
+            stream.searched = 0;
+            let text = std::mem::take(&mut stream.buffer);
+            (!text.is_empty()).then(|| Line { stream: stream.name, text: shown(&text), left_out: 0 })
+        };
+        self.streams.iter_mut().filter_map(begun).collect()
     }
 
     /// The next line of either; `None` when both have ended.

@@ -3,7 +3,10 @@
 //! It outlives the actors that decide about it. What is known of the process is in here, so that whoever comes next goes on
 //! where the one before was cut off.
 
+mod known;
+
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,8 +19,11 @@ use rustix::process::Signal;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::audience::Audience;
 use super::output::Output;
-use super::{group, launch, leftovers};
+use super::record::{Record, Stage, fingerprint};
+use super::{group, launch};
+use crate::control::crash::crash_point;
 use crate::control::process::Process;
 
 /// One process of an app.
@@ -25,26 +31,42 @@ use crate::control::process::Process;
 pub struct Place {
     /// Its number among those of its app, from 1; free again when nothing is left of it.
     pub number: u32,
-    /// What it is started by.
+    /// What it is started by; of one that was adopted, what its app was like then.
     pub settings: Arc<model::App>,
+    /// Of what it was started by.
+    pub fingerprint: String,
     /// The rolling restart that it was started in or after.
     pub generation: u64,
     /// Where it listens.
     pub address: Address,
     /// The process as requests see it.
     pub server: Arc<Server>,
-    /// Its record, for whoever comes after a site that was killed.
-    record: Option<PathBuf>,
+    /// Where sockets and records are.
+    directory: PathBuf,
+    /// Whether it is written down, for whoever comes after this process.
+    is_kept: bool,
+    /// Those who send it requests from other processes.
+    audience: Option<Arc<Audience>>,
+    /// Since when it is left alone: what was said when it was taken out of service, and when all had heard it.
+    left: Mutex<Left>,
     state: Mutex<State>,
     /// Tells its actor that there is something to be looked at.
     pub changed: Notify,
     process: OnceLock<Process>,
     reaped: AtomicBool,
     pub(super) output: Mutex<Option<Output>>,
+    /// The read ends of its standard output and error, for others to hold.
+    pipes: OnceLock<[OwnedFd; 2]>,
     /// Resident bytes of its group, when they were last looked at.
     pub rss_bytes: AtomicU64,
     /// An actor was started for it.
     pub has_actor: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Left {
+    generation: u64,
+    reached: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -93,6 +115,17 @@ impl Phase {
     }
 }
 
+/// Where the processes of apps live.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// Where sockets and records are.
+    pub directory: &'a Path,
+    /// Whether processes are written down there.
+    pub is_kept: bool,
+    /// Those who send requests from other processes, where there are such.
+    pub audience: Option<&'a Arc<Audience>>,
+}
+
 /// What has become of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
@@ -108,23 +141,82 @@ impl Place {
         number: u32,
         settings: Arc<model::App>,
         generation: u64,
-        address: Address,
         server: Arc<Server>,
-        directory: Option<&Path>,
+        surroundings: &Surroundings<'_>,
+    ) -> Arc<Place> {
+        let fingerprint = fingerprint(&settings);
+        Self::at(Phase::New, number, settings, fingerprint, generation, server, surroundings)
+    }
+
+    /// The place of a process that another has started and written down. Without `output`, what it writes goes nowhere.
+    pub fn adopt(
+        record: &Record,
+        process: Process,
+        output: Option<[OwnedFd; 2]>,
+        settings: Arc<model::App>,
+        server: Arc<Server>,
+        surroundings: &Surroundings<'_>,
+    ) -> Arc<Place> {
+        let phase = match record.stage {
+            Stage::Starting => Phase::Starting,
+            Stage::Serving => Phase::Serving,
+            Stage::Leaving => Phase::Leaving,
+        };
+        let fingerprint = match &output {
+            Some(_) => record.fingerprint.clone(),
+            // As if it had been started in another way: another is to take its place.
+            None => String::new(),
+        };
+        let Record { place, generation, .. } = record;
+        let place = Self::at(phase, *place, settings, fingerprint, *generation, server, surroundings);
+        if phase == Phase::Leaving {
+            place.ask("it was to end before it was adopted");
+        }
+        if let Some([stdout, stderr]) = output {
+            let duplicates = stdout.try_clone().and_then(|stdout| Ok([stdout, stderr.try_clone()?]));
+            match duplicates.and_then(|pipes| Ok((pipes, Output::new(stdout, stderr)?))) {
+                Ok((pipes, output)) => {
+                    // Nobody else has it yet.
+                    let _ = place.pipes.set(pipes);
+                    *place.output.lock() = Some(output);
+                }
+                Err(error) => tracing::warn!(%error, "the output of an app's process cannot be read"),
+            }
+        }
+        place.state.lock().created = began(process.started());
+        // Nobody else has it yet.
+        let _ = place.process.set(process);
+        place
+    }
+
+    fn at(
+        phase: Phase,
+        number: u32,
+        settings: Arc<model::App>,
+        fingerprint: String,
+        generation: u64,
+        server: Arc<Server>,
+        surroundings: &Surroundings<'_>,
     ) -> Arc<Place> {
         let now = Instant::now();
+        let ready_at = matches!(phase, Phase::Serving).then_some(now);
         Arc::new(Place {
-            record: directory.map(|directory| leftovers::path(directory, &settings.name, number)),
             number,
             settings,
+            fingerprint,
             generation,
-            address,
+            address: server.address().clone(),
             server,
+            directory: surroundings.directory.to_owned(),
+            is_kept: surroundings.is_kept,
+            audience: surroundings.audience.cloned(),
+            left: Mutex::default(),
+            pipes: OnceLock::new(),
             state: Mutex::new(State {
-                phase: Phase::New,
+                phase,
                 since: now,
                 created: now,
-                ready_at: None,
+                ready_at,
                 outdated: None,
                 asked: None,
                 failure: None,
@@ -171,6 +263,10 @@ impl Place {
         state.since = Instant::now();
         if phase == Phase::Serving {
             state.ready_at = Some(state.since);
+        }
+        drop(state);
+        if matches!(phase, Phase::Serving | Phase::Leaving) {
+            self.note();
         }
     }
 
@@ -235,18 +331,22 @@ impl Place {
 
     /// Starts the process. Blocking; it goes on if whoever asked for it is gone.
     pub(super) fn launch(&self) {
-        match launch::launch(&self.settings, self.number, &self.address) {
+        // So that it is looked for, should it be started and not written down.
+        self.note();
+        match launch::launch(&self.settings, self.number, &self.address, &self.directory) {
             Ok(launched) => {
-                if let Some(path) = &self.record {
-                    leftovers::note(path, &launched.process);
-                }
+                crash_point("app-start");
                 *self.output.lock() = Some(launched.output);
-                // Nobody else sets it: a place is launched once.
+                // Nobody else sets these: a place is launched once.
+                let _ = self.pipes.set(launched.pipes);
                 let _ = self.process.set(launched.process);
+                self.note();
+                crash_point("app-noted");
                 self.enter(Phase::Starting);
             }
             Err(why) => {
                 self.note_failure(format!("did not start: {why}"));
+                self.remove_record();
                 self.enter(Phase::Gone);
             }
         }
@@ -283,9 +383,7 @@ impl Place {
         if let Address::Unix(path) = &self.address {
             remove(path);
         }
-        if let Some(path) = &self.record {
-            remove(path);
-        }
+        self.remove_record();
         self.enter(Phase::Gone);
     }
 
@@ -307,10 +405,21 @@ impl Place {
 }
 
 impl Drop for Place {
-    /// The last resort: nothing that was started stays behind.
+    /// The last resort: nothing that was started stays behind. What others send requests to, others adopt.
     fn drop(&mut self) {
-        self.signal(Signal::KILL);
+        if self.audience.is_none() {
+            self.signal(Signal::KILL);
+        }
     }
+}
+
+/// The time of so many clock ticks after boot.
+fn began(ticks: u64) -> Instant {
+    let now = Instant::now();
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let uptime = uptime.split_whitespace().next().and_then(|seconds| seconds.parse::<f64>().ok());
+    let ago = uptime.unwrap_or(0.0) - ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+    Duration::try_from_secs_f64(ago).ok().and_then(|ago| now.checked_sub(ago)).unwrap_or(now)
 }
 
 fn remove(path: &Path) {

@@ -79,7 +79,7 @@ impl AppStatus {
             started: report.started,
             failures: report.failures,
             last_failure: report.last_failure,
-            waiting: managed.app.waiting(),
+            waiting: managed.waiting(),
         }
     }
 }
@@ -95,8 +95,8 @@ impl ProcessStatus {
             address: place.address.to_string(),
             healthy: server.is_healthy(),
             ejected: server.is_ejected(),
-            in_flight: server.in_flight(),
-            requests: server.requests(),
+            in_flight: place.in_flight(),
+            requests: place.requests(),
             rss_bytes: place.rss_bytes.load(Ordering::Relaxed),
         }
     }
@@ -117,6 +117,6 @@ pub fn collect(scrape: &mut Scrape<'_>, table: &Table) {
         scrape.set("playhouse_app_starts_total", &labels, report.started as f64);
         scrape.set("playhouse_app_failures_total", &labels, report.failures as f64);
         scrape.set("playhouse_app_memory_bytes", &labels, memory as f64);
-        scrape.set("playhouse_app_waiting_requests", &labels, managed.app.waiting() as f64);
+        scrape.set("playhouse_app_waiting_requests", &labels, managed.waiting() as f64);
     }
 }

@@ -1,20 +1,28 @@
 //! All apps of a site with their processes: what outlives every actor that decides about them.
 
+use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use indexmap::IndexMap;
 use parking_lot::Mutex;
 use playhouse_config::model::{self, Listen};
-use playhouse_serve::Site;
+use playhouse_protocol::control::{AppProcess, AppsLoad};
+use playhouse_serve::apps::Apps;
+use playhouse_serve::metrics::Metrics;
 use rustix::process::{Signal, geteuid};
 
 use super::account::Account;
+use super::audience::Audience;
+use super::launch;
 use super::managed::Managed;
-use super::{launch, leftovers};
+use super::place::{Place, Surroundings};
+use super::record::{self, Stage};
 
 /// All apps of a site.
 #[derive(Debug)]
@@ -25,7 +33,20 @@ pub struct Table {
     /// The directory is in a state directory, where whoever comes next finds it.
     is_kept: bool,
     stopping: AtomicBool,
+    elsewhere: Option<Elsewhere>,
 }
+
+/// Of apps whose requests come from other processes.
+#[derive(Debug)]
+struct Elsewhere {
+    audience: Arc<Audience>,
+    /// The apps as requests would see them here.
+    apps: Apps,
+    metrics: Arc<Metrics>,
+}
+
+/// What is read from a process: standard output and error.
+pub type Pipes = [OwnedFd; 2];
 
 /// Why apps cannot be as the site file has them.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +81,7 @@ impl Table {
             None => std::env::temp_dir().join(format!("playhouse-{}-{unique:016x}", std::process::id())),
         };
         if state_dir.is_some() {
-            leftovers::end_all(&directory)
+            record::end_all(&directory)
                 .map_err(|error| AppError::Directory { path: directory.clone(), error })?;
         }
         Ok(Table {
@@ -68,7 +89,96 @@ impl Table {
             directory,
             is_kept: state_dir.is_some(),
             stopping: AtomicBool::new(false),
+            elsewhere: None,
         })
+    }
+
+    /// An empty table in a controller, which runs apps for its instances, and goes on with the processes that a controller
+    /// before it has left: see [`Table::adopt`].
+    pub fn for_instances(state_dir: &Path) -> Self {
+        // More than any controller before can have counted to, one at a time.
+        let first = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+        Table {
+            by_name: Mutex::default(),
+            directory: state_dir.join(DIRECTORY),
+            is_kept: true,
+            stopping: AtomicBool::new(false),
+            elsewhere: Some(Elsewhere {
+                audience: Arc::new(Audience::new(first)),
+                apps: Apps::default(),
+                metrics: Arc::default(),
+            }),
+        }
+    }
+
+    /// Those who send requests from other processes; `None` where nobody does.
+    pub fn audience(&self) -> Option<&Arc<Audience>> {
+        self.elsewhere.as_ref().map(|elsewhere| &elsewhere.audience)
+    }
+
+    pub(super) fn surroundings(&self) -> Surroundings<'_> {
+        Surroundings { directory: &self.directory, is_kept: self.is_kept, audience: self.audience() }
+    }
+
+    /// Duplicates of what a process writes to, for others to hold.
+    pub fn pipes(&self, process: &AppProcess) -> Option<Vec<OwnedFd>> {
+        let managed = self.by_name.lock().get(&*process.app).cloned()?;
+        let places = managed.places();
+        places.iter().find(|place| place.identity().as_ref() == Some(process))?.pipes()
+    }
+
+    /// Takes what an instance says of the apps.
+    pub fn hears(&self, slot: u32, load: AppsLoad) {
+        let Some(audience) = self.audience() else { return };
+        for name in audience.hears(slot, load) {
+            if let Some(managed) = self.get(&name) {
+                managed.is_wanted_elsewhere();
+            }
+        }
+    }
+
+    /// Goes on with the processes that a controller before this has left, as far as the apps of the table are theirs;
+    /// ends the others, and removes what is left of them. `outputs` is what the instances hold. To be called once, after
+    /// [`Table::apply_elsewhere`], within a runtime. Says what has become of them.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn adopt(&self, outputs: Vec<(AppProcess, Pipes)>) -> Result<Vec<String>, AppError> {
+        let io = |error| AppError::Directory { path: self.directory.clone(), error };
+        let mut outputs: HashMap<AppProcess, Pipes> = outputs.into_iter().collect();
+        let (mut told, mut files) = (Vec::new(), Vec::new());
+        for record in record::all(&self.directory).map_err(io)? {
+            let output = outputs.remove(&record.identity());
+            let managed = self.get(&record.app);
+            let process = record.process();
+            let name = format!("{}, process {}", record.app, record.pid);
+            let (Some(managed), Some(process)) = (managed, process) else {
+                record::end(&record, &self.directory);
+                told.push(format!("{name}: not adopted"));
+                continue;
+            };
+            // Who serves nobody yet, and whose output nobody holds, is better started again.
+            if output.is_none() && record.stage != Stage::Serving {
+                record::end(&record, &self.directory);
+                told.push(format!("{name}: nobody holds its output; it is ended"));
+                continue;
+            }
+            let server = managed.server(record.place, record.address());
+            let settings = managed.app.settings();
+            let place = Place::adopt(&record, process, output, settings, server, &self.surroundings());
+            files.push(record::path(&self.directory, &record.app, record.place));
+            files.extend(record.socket);
+            managed.adopt(place);
+            told.push(format!("{name}: adopted"));
+        }
+        record::remove_files(&self.directory, &files).map_err(io)?;
+        for managed in self.all() {
+            let generation = managed.publish();
+            managed.places().iter().filter(|place| place.asked().is_some()).for_each(|place| {
+                place.note_left(generation);
+            });
+        }
+        Ok(told)
     }
 
     /// Whether these apps could be started here, as far as that can be known before.
@@ -109,20 +219,36 @@ impl Table {
 
     /// Makes the table, and that of the site, what the site file says. Apps that are new have no process yet, and of those
     /// that are gone the processes go on until their actors have ended them; one that comes back before that is the same.
-    pub fn apply(&self, apps: &[model::App], site: &Site) {
+    pub fn apply(&self, apps: &[model::App], known: &Apps, metrics: &Arc<Metrics>) {
         let mut by_name = self.by_name.lock();
-        by_name.values().for_each(|managed| site.apps.put_back(&managed.app));
-        site.apps.apply(apps, &site.metrics);
+        by_name.values().for_each(|managed| known.put_back(&managed.app));
+        known.apply(apps, metrics);
         for (name, managed) in by_name.iter() {
             managed.set_removed(!apps.iter().any(|app| app.name == *name));
         }
         for app in apps {
-            if let Some(known) = site.apps.get(&app.name)
+            if let Some(known) = known.get(&app.name)
                 && !by_name.contains_key(&app.name)
             {
-                by_name.insert(app.name.clone(), Arc::new(Managed::new(known, site.metrics.clone())));
+                let managed = Managed::new(known, metrics.clone(), self.audience().cloned());
+                by_name.insert(app.name.clone(), Arc::new(managed));
             }
         }
+    }
+
+    /// The same for requests that come from other processes. With `keep`, apps that are gone stay for now: there may be
+    /// instances that go by what was before.
+    pub fn apply_elsewhere(&self, apps: &[model::App], keep: bool) {
+        let Some(elsewhere) = &self.elsewhere else { return };
+        let mut apps = apps.to_vec();
+        if keep {
+            for managed in self.all().iter().filter(|managed| !managed.is_removed()) {
+                if !apps.iter().any(|app| app.name == *managed.app.name()) {
+                    apps.push(model::App::clone(&managed.app.settings()));
+                }
+            }
+        }
+        self.apply(&apps, &elsewhere.apps, &elsewhere.metrics);
     }
 
     /// The apps, in the order in which they have come.
@@ -142,18 +268,11 @@ impl Table {
         let is_same = by_name.get(name).is_some_and(|known| Arc::ptr_eq(known, managed));
         if is_same && managed.is_removed() {
             by_name.shift_remove(name);
+            if let Some(audience) = self.audience() {
+                audience.say(name, None);
+            }
             and();
         }
-    }
-
-    /// Where sockets and records are.
-    pub fn directory(&self) -> &Path {
-        &self.directory
-    }
-
-    /// Whether processes are to be written down there.
-    pub fn is_kept(&self) -> bool {
-        self.is_kept
     }
 
     /// From here on a process ends with its actor.
@@ -177,6 +296,8 @@ impl Table {
         self.stop();
         let places: Vec<_> = self.all().iter().flat_map(|managed| managed.places()).collect();
         futures_util::future::join_all(places.iter().map(|place| place.end())).await;
+        // A lock, say; nothing else is there any more.
+        let _ = record::remove_files(&self.directory, &[]);
         if let Err(error) = std::fs::remove_dir(&self.directory)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -185,8 +306,33 @@ impl Table {
     }
 }
 
+/// Ends what is left of apps in the state directory of a site that has ended: first asks them to. To be called within a
+/// runtime, by whoever has its lock.
+///
+/// # Errors
+/// The directory cannot be read.
+pub async fn end_leftovers(state_dir: &Path) -> io::Result<()> {
+    let directory = state_dir.join(DIRECTORY);
+    let records = record::all(&directory)?;
+    let processes: Vec<_> = records.iter().filter_map(record::Record::process).collect();
+    for process in &processes {
+        super::group::signal(process.pid(), Signal::TERM);
+    }
+    let all = futures_util::future::join_all(processes.iter().map(|process| process.ended()));
+    // Those that take longer are ended with what is left.
+    let _ = tokio::time::timeout(PATIENCE, all).await;
+    record::end_all(&directory)?;
+    match std::fs::remove_dir(&directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// For programs that nobody sends anything any more.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Of a Unix socket, without the final NUL (unix(7)).
 const LONGEST_PATH: usize = 107;
 
 /// Beneath the state directory.
-const DIRECTORY: &str = "apps";
+pub(crate) const DIRECTORY: &str = "apps";

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use playhouse_protocol::control::{
-    Hello, Passed, SiteText, State, TicketKey, ToController, ToInstance, VERSION, Version,
+    AppProcess, AppsState, Hello, MAX_DESCRIPTORS, Passed, SiteText, State, TicketKey, ToController,
+    ToInstance, VERSION, Version,
 };
 use playhouse_serve::sockets::Given;
 use tokio::time::Instant;
@@ -17,6 +18,7 @@ use super::files::{admin_path, control_path};
 use super::link::{Link, LinkError, LinkListener, Receiver, Sender};
 use super::passed;
 use super::record::{Record, RecordError};
+use crate::apps::outputs::{Outputs, pair_outputs};
 
 /// Who an instance is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub struct Conversation {
     listener: Mutex<Option<Arc<LinkListener>>>,
     ends: Mutex<Option<Arc<Ends>>>,
     said: Mutex<Said>,
+    /// What processes of apps write to.
+    outputs: Outputs,
 }
 
 /// Both directions of a link.
@@ -63,6 +67,8 @@ struct Said {
     samples: u64,
     sampled: Instant,
     abandoned: bool,
+    /// What was said of the apps last.
+    apps: Option<AppsState>,
 }
 
 /// A configuration that is to be put into force.
@@ -114,7 +120,9 @@ impl Conversation {
                 samples: 0,
                 sampled: Instant::now(),
                 abandoned: false,
+                apps: None,
             }),
+            outputs: Outputs::default(),
         });
         conversation.relink(link);
         Ok(conversation)
@@ -178,6 +186,53 @@ impl Conversation {
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, ends)) {
             *current = None;
             ends.sender.close();
+        }
+    }
+
+    /// Whether there is a controller.
+    pub(crate) fn is_linked(&self) -> bool {
+        self.ends.lock().is_some()
+    }
+
+    /// What processes of apps write to, as far as it is held here.
+    pub(crate) fn outputs(&self) -> &Outputs {
+        &self.outputs
+    }
+
+    /// Holds what processes of apps write to.
+    pub(super) fn hold_outputs(
+        &self,
+        processes: Vec<AppProcess>,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), Misunderstood> {
+        let pairs = pair_outputs(processes, descriptors).map_err(Misunderstood::Sockets)?;
+        pairs.into_iter().for_each(|(process, pipes)| self.outputs.hold(process, pipes));
+        Ok(())
+    }
+
+    /// Notes what the controller says of the apps.
+    pub(super) fn keep_apps(&self, apps: AppsState) {
+        self.outputs.hold_only(&apps.processes);
+        self.said.lock().apps = Some(apps);
+    }
+
+    /// What was said of the apps last.
+    pub(super) fn apps(&self) -> Option<AppsState> {
+        self.said.lock().apps.clone()
+    }
+
+    /// Sends back what processes of apps write to.
+    pub(super) fn give_outputs(&self) {
+        let mut all = self.outputs.duplicates();
+        loop {
+            let rest = all.split_off(all.len().min(MAX_DESCRIPTORS / 2));
+            let more = !rest.is_empty();
+            let (processes, pipes): (Vec<_>, Vec<_>) = std::mem::replace(&mut all, rest).into_iter().unzip();
+            let descriptors = pipes.into_iter().flatten().collect();
+            self.say(&ToController::AppOutputs { processes, more }, descriptors);
+            if !more {
+                return;
+            }
         }
     }
 

@@ -16,7 +16,9 @@ pub const VARIABLE: &str = "PLAYHOUSE_CRASH_AT";
 /// `reload` (a configuration has been tried and is not in force). In a controller that begins: `open-start`, `open-lock`
 /// (the state directory is its own), `open-adopt` (the instances have given it their sockets), `open-end`. In an
 /// upgrade: `upgrade-start` (the candidate runs), `upgrade-noted` (and is written down), `upgrade-ready`,
-/// `upgrade-over` (it has ended), `upgrade-memo` (a roll is to follow), `upgrade-exec`.
+/// `upgrade-over` (it has ended), `upgrade-memo` (a roll is to follow), `upgrade-exec`. With apps: `app-start` (a process
+/// runs, and is not written down), `app-noted` (it is, and nobody else has its pipes), `app-leave` (a process gets no more
+/// requests).
 pub fn crash_point(place: &str) {
     static AT: OnceLock<Option<String>> = OnceLock::new();
     if AT.get_or_init(|| std::env::var(VARIABLE).ok()).as_deref() == Some(place) {

@@ -130,6 +130,15 @@ async fn first_order(conversation: &Conversation) -> Result<Option<Arc<Order>>, 
                 conversation.say(&ToController::Sockets { sockets: Vec::new(), more: false }, Vec::new());
                 Ok(())
             }
+            ToInstance::Apps(apps) => {
+                conversation.keep_apps(apps);
+                Ok(())
+            }
+            ToInstance::AppOutputs { processes } => conversation.hold_outputs(processes, descriptors),
+            ToInstance::GiveAppOutputs => {
+                conversation.give_outputs();
+                Ok(())
+            }
             // There is nothing yet that could serve, or that could be unwell.
             ToInstance::Activate | ToInstance::ServerHealth(_) | ToInstance::Unknown => Ok(()),
         };
@@ -150,6 +159,9 @@ async fn open(
     options.site_file = Some(order.site.path.clone());
     options.shared = shared(conversation.identity());
     let instance = Instance::open_with(config, options, &mut order.given.lock())?;
+    if let Some(apps) = conversation.apps() {
+        instance.remote_apps().apply(apps, instance.site());
+    }
     let keys = conversation.ticket_keys();
     if !keys.is_empty()
         && let Err(error) = instance.site().certificates.ticket_keys().replace(keys)

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use playhouse_protocol::control::{MAX_DESCRIPTORS, State, ToController, ToInstance};
+use parking_lot::Mutex;
+use playhouse_protocol::control::{AppsLoad, MAX_DESCRIPTORS, State, ToController, ToInstance};
 use playhouse_serve::net::is_exhausted;
 use playhouse_serve::sockets::Passable;
 use tokio::sync::broadcast::error::RecvError;
@@ -23,6 +24,8 @@ use crate::supervision::{Actor, Context, EventKind, Failure};
 pub struct InstanceLink {
     instance: Arc<Instance>,
     conversation: Arc<Conversation>,
+    /// What was last said of the apps here.
+    load: Mutex<Option<AppsLoad>>,
 }
 
 /// A configuration on its way into force.
@@ -31,7 +34,7 @@ type Applying = BoxFuture<'static, (Arc<Order>, Result<Reloaded, ReloadError>)>;
 impl InstanceLink {
     /// The actor that speaks for this instance.
     pub fn new(instance: Arc<Instance>, conversation: Arc<Conversation>) -> Self {
-        InstanceLink { instance, conversation }
+        InstanceLink { instance, conversation, load: Mutex::default() }
     }
 
     /// Acts on a message. Nothing is awaited in here, so that no end of this actor comes between a message that was
@@ -63,6 +66,15 @@ impl InstanceLink {
                     context.emit(EventKind::Upstream, context.seat().path(), event.to_string());
                 }
             }
+            ToInstance::Apps(apps) => {
+                self.conversation.keep_apps(apps.clone());
+                self.instance.remote_apps().apply(apps, site);
+                self.tell_load();
+            }
+            ToInstance::AppOutputs { processes } => {
+                self.conversation.hold_outputs(processes, descriptors)?;
+            }
+            ToInstance::GiveAppOutputs => self.conversation.give_outputs(),
             ToInstance::Unknown => {}
         }
         Ok(())
@@ -133,6 +145,18 @@ impl InstanceLink {
         }
     }
 
+    /// Says what there is of the apps here, if it is not what was said last.
+    fn tell_load(&self) {
+        let load = self.instance.remote_apps().load(self.instance.site());
+        let mut last = self.load.lock();
+        if load.is_some() && *last != load {
+            last.clone_from(&load);
+            drop(last);
+            load.into_iter()
+                .for_each(|load| self.conversation.say(&ToController::AppsLoad(load), Vec::new()));
+        }
+    }
+
     fn tell_ejections(&self) {
         for health in self.instance.site().upstreams.ejections() {
             self.conversation.say(&ToController::ServerHealth(health), Vec::new());
@@ -153,6 +177,9 @@ impl Actor for InstanceLink {
         sampling.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut looking = tokio::time::interval(READY_LOOK);
         looking.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut telling = tokio::time::interval(LOAD);
+        telling.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let site = self.instance.site().clone();
         let mut applying: Option<Applying> = None;
         loop {
             context.progress();
@@ -186,6 +213,7 @@ impl Actor for InstanceLink {
                         tracing::info!(pid = peer.pid, "another controller has connected");
                         self.conversation.relink(link);
                         self.tell_ejections();
+                        *self.load.lock() = None;
                     }
                     Err(error) => {
                         tracing::warn!(%error, "a controller's link was not accepted");
@@ -208,6 +236,8 @@ impl Actor for InstanceLink {
                     Err(RecvError::Lagged(_)) => self.tell_ejections(),
                     Err(RecvError::Closed) => return Err("the upstreams are gone".into()),
                 },
+                () = site.apps.wanted() => self.tell_load(),
+                _ = telling.tick(), if !self.instance.config().apps.is_empty() => self.tell_load(),
                 _ = sampling.tick() => {
                     let sample = sample::take(&self.instance, &self.conversation);
                     self.conversation.say(&ToController::Sample(sample), Vec::new());
@@ -248,4 +278,6 @@ pub(super) fn configured(revision: u64, reloaded: &Reloaded) -> ToController {
 /// Its heartbeat too; deadlines for it are a multiple.
 const SAMPLE: Duration = Duration::from_millis(500);
 const READY_LOOK: Duration = Duration::from_millis(10);
+/// How often it is seen whether there is something else to be said of the apps.
+const LOAD: Duration = Duration::from_millis(100);
 const EXHAUSTED: Duration = Duration::from_millis(100);

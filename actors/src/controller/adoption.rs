@@ -4,11 +4,13 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use playhouse_protocol::control::{Hello, Passed, ServerHealth, State, ToController, ToInstance};
+use playhouse_protocol::control::{AppProcess, Hello, Passed, ServerHealth, State, ToController, ToInstance};
 
 use rustix::process::Signal;
 
 use super::member::{self, Ends, Member};
+use crate::apps::Pipes;
+use crate::apps::outputs::pair_outputs;
 use crate::control;
 use crate::control::link::{Link, LinkError};
 use crate::control::process::Process;
@@ -34,6 +36,8 @@ pub struct Adopted {
     pub sockets: Vec<(Passed, OwnedFd)>,
     /// The upstream servers that it leaves out.
     pub ejections: Vec<ServerHealth>,
+    /// What processes of apps write to.
+    pub outputs: Vec<(AppProcess, Pipes)>,
 }
 
 /// Speaks to every process that a record names. None is trusted for its record: the process must be the one that was
@@ -102,9 +106,9 @@ async fn adopt(directory: &Path, record: &Record, ours: &Hello) -> Result<Adopte
     let spoken = tokio::time::timeout(PATIENCE, speak(directory, record, ours)).await;
     let answers = spoken.is_ok();
     match spoken.unwrap_or_else(|_| Err(format!("has not answered within {PATIENCE:?}"))) {
-        Ok(Spoken { ends, hello, sockets, ejections }) => {
+        Ok(Spoken { ends, hello, sockets, ejections, outputs }) => {
             let member = Member::new(record.slot, record.generation, process, ends, Some(&hello));
-            Ok(Adopted { member, hello, sockets, ejections })
+            Ok(Adopted { member, hello, sockets, ejections, outputs })
         }
         Err(why) => {
             // What holds our sockets and speaks to nobody must not stay; what only bears its number must not be harmed.
@@ -129,6 +133,7 @@ struct Spoken {
     hello: Hello,
     sockets: Vec<(Passed, OwnedFd)>,
     ejections: Vec<ServerHealth>,
+    outputs: Vec<(AppProcess, Pipes)>,
 }
 
 async fn speak(directory: &Path, record: &Record, ours: &Hello) -> Result<Spoken, String> {
@@ -148,15 +153,25 @@ async fn speak(directory: &Path, record: &Record, ours: &Hello) -> Result<Spoken
         }
     };
     check(&hello, record, ours)?;
-    let (mut sockets, mut ejections) = (Vec::new(), Vec::new());
+    let (mut sockets, mut ejections, mut outputs) = (Vec::new(), Vec::new(), Vec::new());
     sender.send(&ToInstance::GiveSockets, Vec::new()).map_err(say)?;
-    loop {
+    let knows_apps = hello.version.knows_apps();
+    if knows_apps {
+        sender.send(&ToInstance::GiveAppOutputs, Vec::new()).map_err(say)?;
+    }
+    let (mut has_sockets, mut has_outputs) = (false, !knows_apps);
+    while !(has_sockets && has_outputs) {
         match receiver.recv().await.map_err(say)? {
             Some((ToController::Sockets { sockets: passed, more }, descriptors)) => {
                 sockets.extend(control::pair(passed, descriptors)?);
-                if !more {
-                    return Ok(Spoken { ends: (sender, receiver), hello, sockets, ejections });
+                has_sockets = !more;
+            }
+            Some((ToController::AppOutputs { processes, more }, descriptors)) => {
+                outputs.extend(pair_outputs(processes, descriptors)?);
+                if outputs.len() > MOST_OUTPUTS {
+                    return Err("holds more than there can be".into());
                 }
+                has_outputs = !more;
             }
             // It goes on living meanwhile.
             Some((ToController::ServerHealth(health), _)) if ejections.len() < MOST_EJECTIONS => {
@@ -167,6 +182,7 @@ async fn speak(directory: &Path, record: &Record, ours: &Hello) -> Result<Spoken
             None => return Err("has closed its link".into()),
         }
     }
+    Ok(Spoken { ends: (sender, receiver), hello, sockets, ejections, outputs })
 }
 
 fn check(hello: &Hello, record: &Record, ours: &Hello) -> Result<(), String> {
@@ -189,5 +205,7 @@ fn check(hello: &Hello, record: &Record, ours: &Hello) -> Result<(), String> {
 
 /// Of one instance: far more than a site has servers.
 const MOST_EJECTIONS: usize = 4096;
+/// Of one instance: far more than a site has processes of apps.
+const MOST_OUTPUTS: usize = 8192;
 /// For one instance to say who it is; a runtime that is stuck never does.
 const PATIENCE: Duration = Duration::from_secs(3);

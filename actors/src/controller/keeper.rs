@@ -41,7 +41,9 @@ impl Keeper {
         }
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut apps = self.fleet.apps().audience().map(|audience| audience.changes());
         let mut exited = std::pin::pin!(member.process().wait());
+        self.give_apps();
         loop {
             context.progress();
             tokio::select! {
@@ -56,10 +58,13 @@ impl Keeper {
                     }
                 },
                 () = member.changed().notified() => self.bring_up_to_date(),
+                () = changed(&mut apps) => self.give_apps(),
                 _ = tick.tick() => {
                     self.deadlines();
                     if receiver.is_none() && let Some(link) = self.reconnect().await {
                         receiver = Some(member.relink(link));
+                        self.fleet.expect_of(member.slot());
+                        self.give_apps();
                         self.bring_up_to_date();
                     }
                 }
@@ -87,6 +92,7 @@ impl Keeper {
             ToController::Configured { revision, .. } => {
                 member.note_configured(revision);
                 self.bring_up_to_date();
+                fleet.let_apps_go();
             }
             ToController::Refused { revision, error } => {
                 member.note_refused(revision, error.clone());
@@ -116,7 +122,10 @@ impl Keeper {
                     let _ = other.send(&ToInstance::ServerHealth(health.clone()), Vec::new());
                 }
             }
-            ToController::Sockets { .. } | ToController::Unknown => drop(descriptors),
+            ToController::AppsLoad(load) => fleet.apps().hears(member.slot(), load),
+            ToController::Sockets { .. } | ToController::AppOutputs { .. } | ToController::Unknown => {
+                drop(descriptors);
+            }
         }
     }
 
@@ -143,7 +152,10 @@ impl Keeper {
             return;
         }
         match state {
-            State::Ready => self.bring_up_to_date(),
+            State::Ready => {
+                self.give_apps();
+                self.bring_up_to_date();
+            }
             State::Active => {
                 fleet.emit_of(
                     member,
@@ -157,6 +169,14 @@ impl Keeper {
             _ => {}
         }
         fleet.notify();
+    }
+
+    /// Sees to it that it knows of the apps. One that is not ready yet is told when it is, before it serves.
+    fn give_apps(&self) {
+        let (fleet, member) = (&self.fleet, &self.member);
+        if matches!(member.state(), State::Ready | State::Active | State::Draining) && !member.is_held() {
+            fleet.give_apps(member);
+        }
     }
 
     /// Sees to it that it has the configuration in force, and serves once it has.
@@ -245,6 +265,7 @@ impl Keeper {
         };
         // First its counts and its place, then what is decided about a successor.
         fleet.bury(member);
+        fleet.let_apps_go();
         match state {
             State::Starting | State::Ready => {
                 if !fleet.is_stopping() && !member.view().outdated && !member.is_held() {
@@ -301,6 +322,18 @@ impl Actor for Keeper {
 
     async fn handle(&mut self, message: Self::Message, _: &Context) -> Result<(), Failure> {
         match message {}
+    }
+}
+
+/// Completes when there is something else to be said of the apps.
+async fn changed<T>(apps: &mut Option<tokio::sync::watch::Receiver<T>>) {
+    let has_changed = match apps {
+        Some(apps) => apps.changed().await.is_ok(),
+        None => false,
+    };
+    // The sender is in the fleet, and goes with it.
+    if !has_changed {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -1,12 +1,14 @@
 //! One instance, as its controller knows it.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use playhouse_protocol::control::{Hello, Sample, State, TicketKey, ToController, ToInstance};
+use playhouse_protocol::control::{
+    AppProcess, AppsState, Hello, MAX_DESCRIPTORS, Sample, State, TicketKey, ToController, ToInstance,
+};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -81,6 +83,10 @@ struct Seen {
     ticket_key: Option<String>,
     /// The last samples, newest last.
     samples: VecDeque<(Instant, Sample)>,
+    /// What it was told of the apps, over this link.
+    apps: u64,
+    /// What it holds of them.
+    outputs: HashSet<AppProcess>,
     /// When a drain was asked for, and how long it may take.
     drain: Option<(Instant, Duration)>,
     /// Why it is being killed, once it is.
@@ -109,6 +115,8 @@ impl Member {
             sent: revision,
             ticket_key: hello.and_then(|hello| Some(hello.ticket_keys.first()?.name.clone())),
             samples: VecDeque::new(),
+            apps: 0,
+            outputs: HashSet::new(),
             drain: None,
             killed_for: None,
         };
@@ -234,6 +242,35 @@ impl Member {
         }
     }
 
+    /// Tells it of the apps, unless it knows. `pipes` gives what a process writes to.
+    pub(super) fn give_apps(
+        &self,
+        state: &AppsState,
+        pipes: impl Fn(&AppProcess) -> Option<Vec<std::os::fd::OwnedFd>>,
+    ) {
+        if self.seen.lock().apps == state.generation {
+            return;
+        }
+        let held = self.seen.lock().outputs.clone();
+        let lacking: Vec<_> = state.processes.iter().filter(|process| !held.contains(process)).collect();
+        for some in lacking.chunks(MAX_DESCRIPTORS / 2) {
+            let with: Vec<_> =
+                some.iter().filter_map(|process| Some(((*process).clone(), pipes(process)?))).collect();
+            let (processes, pipes): (Vec<AppProcess>, Vec<_>) = with.into_iter().unzip();
+            let message = ToInstance::AppOutputs { processes: processes.clone() };
+            // Before it is said who serves, so that nobody serves whose output would end with the controller.
+            if self.send(&message, pipes.into_iter().flatten().collect()).is_err() {
+                return;
+            }
+            self.seen.lock().outputs.extend(processes);
+        }
+        if self.send(&ToInstance::Apps(state.clone()), Vec::new()).is_ok() {
+            let mut seen = self.seen.lock();
+            seen.apps = state.generation;
+            seen.outputs.retain(|process| state.processes.contains(process));
+        }
+    }
+
     /// It is to be replaced.
     pub(super) fn outdate(&self) {
         self.seen.lock().outdated = true;
@@ -347,7 +384,12 @@ impl Member {
 
     /// Goes on over another link. What was on its way over the one before may be lost.
     pub(super) fn relink(&self, link: Link) -> Arc<Receiver<ToController>> {
-        self.seen.lock().ticket_key = None;
+        {
+            let mut seen = self.seen.lock();
+            seen.ticket_key = None;
+            seen.apps = 0;
+            seen.outputs.clear();
+        }
         let (sender, receiver) = link.split();
         let receiver = Arc::new(receiver);
         *self.ends.lock() = Some((sender, receiver.clone()));

@@ -23,7 +23,7 @@ pub mod scaler;
 pub mod scaling;
 #[cfg(test)]
 mod simulation;
-mod small_pages;
+pub(crate) mod small_pages;
 mod steering;
 mod steward;
 pub mod tickets;
@@ -57,6 +57,7 @@ pub use small_pages::use_small_pages;
 pub use upgrade::{Successor, UpgradeError};
 
 use crate::admin;
+use crate::apps;
 use crate::control::crash::crash_point;
 use crate::control::{board_path, limits_path, process, quic_path, record};
 use crate::instance::{Exit, StartError};
@@ -184,12 +185,14 @@ impl Controller {
 
         let mut given = std::mem::take(&mut options.given);
         let (mut keys, mut ejections, mut members) = (Vec::new(), Vec::new(), Vec::new());
+        let mut outputs = Vec::new();
         for adopted in found.adopted {
             for (passed, descriptor) in adopted.sockets {
                 given.add(&passed.listener, passed.slot, descriptor);
             }
             keys.push(adopted.hello.ticket_keys);
             ejections.extend(adopted.ejections);
+            outputs.extend(adopted.outputs);
             members.push(adopted.member);
         }
         let bound = Bound::default();
@@ -219,6 +222,7 @@ impl Controller {
                 format!("adopted, process {}", member.process().pid()),
             );
         }
+        fleet.open_apps(outputs).map_err(ReloadError::from)?;
         if fleet.scale().is_none() {
             // As many as there were; the scaler goes on from there.
             fleet
@@ -301,8 +305,11 @@ impl Controller {
         while self.fleet.members().iter().any(|member| member.state() != State::Gone) {
             let _ = tokio::time::timeout(STOP_LOOK, changed.changed()).await;
         }
-        self.fleet.clean_up();
+        // Nobody sends them anything any more.
+        self.fleet.apps().stop();
         self.tree.stop().await;
+        self.fleet.apps().end_all().await;
+        self.fleet.clean_up();
     }
 
     /// Reads a site file, or the one that the site was started from, and puts it into force in every instance.
@@ -382,6 +389,13 @@ impl Controller {
                 })
             })
             .stall_after(STALL),
+            {
+                let (table, root) = (fleet.apps().clone(), self.tree.root().clone());
+                let for_end = table.clone();
+                ChildSpec::new(apps::NAME, move || apps::supervisor(table.clone(), root.clone()))
+                    .shutdown_by(move || apps::shutdown(&for_end))
+                    .stall_after(STALL)
+            },
             administration::relay::Relay::spec(&fleet),
             ChildSpec::new(admin::NAME, move || admin::supervisor(for_admin.clone())).stall_after(STALL),
             steward::Steward::spec(&fleet),
@@ -446,7 +460,7 @@ pub fn has_instances(directory: &Path) -> bool {
 }
 
 /// Removes what only a running site needs from the state directory of one that has ended without a controller; of one
-/// that runs, or whose instances serve on, nothing.
+/// that runs, or whose instances serve on, nothing. What is left of its apps is ended. Not to be called within a runtime.
 ///
 /// # Errors
 /// Somebody has the directory, or it cannot be read.
@@ -455,6 +469,9 @@ pub fn clean_up(directory: &Path) -> Result<(), StartError> {
     if record::all(directory).is_empty() {
         let accounts = Accounts::open(directory).map_err(ReloadError::StateDir)?;
         remove_shared(directory, &accounts);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let ended = runtime.and_then(|runtime| runtime.block_on(apps::end_leftovers(directory)));
+        ended.map_err(ReloadError::StateDir)?;
         let _ = std::fs::remove_file(taken.admin_socket());
     }
     Ok(())

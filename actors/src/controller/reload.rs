@@ -16,6 +16,7 @@ use super::Controller;
 use super::fleet::InForce;
 use super::member::Member;
 use crate::admin::{self, Administered};
+use crate::apps;
 use crate::control::crash::crash_point;
 use crate::plan::{self, Plan, Processes};
 use crate::reload::{ReloadError, Reloaded};
@@ -49,6 +50,7 @@ impl Reloader {
             return Err(ReloadError::NeedsRestart(field));
         }
         check_handlers(&self.controller, &site)?;
+        fleet.apps().prepare(&site.apps)?;
         let text = SiteText { revision: fleet.next_revision(), ..text };
         let slots = site.instances.as_ref().map_or(0, |instances| instances.slots());
         fleet.reserve_slots(slots).map_err(ReloadError::StateDir)?;
@@ -81,6 +83,10 @@ impl Reloader {
         };
         let changes = fleet.put_into_force(in_force, commit).map_err(ReloadError::StateDir)?;
         drop(trial);
+        // Should this fail, the next incarnation of the apps' supervisor, or of this, has them.
+        if apps::reconcile(fleet.apps(), self.controller.tree().root()).await.is_err() {
+            tracing::warn!("the apps could not be brought in line in time");
+        }
         // The new listeners are in force; should this fail, the admin supervisor's next incarnation has them.
         let over: Arc<dyn Administered> = self.controller.clone();
         if admin::reconcile(&over).await.is_err() {
@@ -105,6 +111,7 @@ impl Reloader {
                 return Err(ReloadError::NoAnswer);
             }
         }
+        fleet.let_apps_go();
         Ok(reloaded(changes))
     }
 
@@ -183,6 +190,7 @@ pub(super) async fn plan(controller: &Controller, path: Option<PathBuf>) -> Resu
     });
     let site = read.await.map_err(|_| ReloadError::NoAnswer)??;
     check_handlers(controller, &site)?;
+    controller.fleet().apps().check(&site.apps)?;
     Ok(Plan::new(&before.site, &site, Processes::Several))
 }
 
@@ -205,6 +213,15 @@ impl Actor for Reloader {
     type Message = (Option<PathBuf>, oneshot::Sender<Result<Reloaded, ReloadError>>);
 
     const KIND: &'static str = "reload";
+
+    async fn run(&mut self, context: &Context) -> Result<(), Failure> {
+        // One before may have been cut off between putting something into force and telling of it.
+        if context.seat().restarts() > 0 {
+            apps::reconcile(self.controller.fleet().apps(), self.controller.tree().root()).await?;
+            self.controller.fleet().let_apps_go();
+        }
+        Ok(())
+    }
 
     async fn handle(&mut self, (path, answer): Self::Message, _: &Context) -> Result<(), Failure> {
         let manager = self.controller.options().service_manager.as_ref();

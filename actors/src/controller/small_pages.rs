@@ -14,7 +14,7 @@ pub fn use_small_pages() {
 }
 
 /// Starts a program, which would inherit the choice: it is given huge pages as the controller was.
-pub(super) fn as_found<T>(start: impl FnOnce() -> T) -> T {
+pub(crate) fn as_found<T>(start: impl FnOnce() -> T) -> T {
     if !CHOSEN.load(Ordering::Relaxed) {
         return start();
     }

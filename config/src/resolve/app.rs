@@ -27,11 +27,6 @@ const NO_COMMAND: &str =
 impl Resolver<'_, '_> {
     pub(super) fn apps(&mut self, raw: &file::Site, at: &At) -> Option<Vec<App>> {
         let Some(apps) = &raw.apps else { return Some(Vec::new()) };
-        if raw.instances.is_some() && !apps.0.is_empty() {
-            let message = "apps are run by a site in one process only; leave out `instances`, or run them in a site of \
-                           their own and name it as an upstream";
-            self.report.error(at, message);
-        }
         self.unique_names(apps, at);
         let apps: Vec<Option<App>> =
             apps.0.iter().map(|(name, raw)| self.app(name, raw, &at.key(name))).collect();

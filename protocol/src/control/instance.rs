@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Hello, Passed, SiteText, State, TicketKey};
+use super::{AppProcess, AppsLoad, AppsState, Hello, Passed, SiteText, State, TicketKey};
 
 /// From a controller to an instance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,6 +41,15 @@ pub enum ToInstance {
     GiveSockets,
     /// Another instance has seen this of an upstream server.
     ServerHealth(ServerHealth),
+    /// The apps and their processes. Answered by [`ToController::AppsLoad`] once it is in force.
+    Apps(AppsState),
+    /// Hold what processes of apps write to, each for as long as [`AppsState::processes`] has it.
+    AppOutputs {
+        /// For each two descriptors, in this order: the read ends of its standard output and error.
+        processes: Vec<AppProcess>,
+    },
+    /// Send back what processes of apps write to. Answered by [`ToController::AppOutputs`].
+    GiveAppOutputs,
     /// Of a later version; ignored.
     #[serde(other)]
     Unknown,
@@ -90,6 +99,16 @@ pub enum ToController {
     },
     /// What this instance has seen of an upstream server, for the others.
     ServerHealth(ServerHealth),
+    /// What this instance has of the apps: said when it changes.
+    AppsLoad(AppsLoad),
+    /// What processes of apps write to.
+    AppOutputs {
+        /// For each two descriptors, in this order: standard output and error.
+        processes: Vec<AppProcess>,
+        /// Whether another message with more of them follows.
+        #[serde(default)]
+        more: bool,
+    },
     /// Of a later version; ignored.
     #[serde(other)]
     Unknown,

@@ -8,12 +8,14 @@
 //! `{"memfd":LENGTH}` stands ([`envelope`]): the memfd is its first descriptor, and not counted among the message's own.
 //! Every message is hostile input.
 
+mod apps;
 mod codec;
 mod envelope;
 mod instance;
 #[cfg(test)]
 mod properties;
 
+pub use apps::{AppLoad, AppProcess, AppServer, AppServerLoad, AppState, AppsLoad, AppsState};
 pub use codec::{DecodeError, EncodeError, MAX_DESCRIPTORS, MAX_MESSAGE, MAX_PAYLOAD, decode, encode};
 pub use envelope::{envelope, enveloped};
 pub use instance::{Sample, ServerHealth, ToController, ToInstance};
@@ -24,14 +26,14 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 /// The version of this protocol. A peer of another major version is not spoken to.
-pub const VERSION: Version = Version { major: 1, minor: 0 };
+pub const VERSION: Version = Version { major: 1, minor: 1 };
 
 /// Major: what cannot be understood any more. Minor: what was added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Version {
     /// Equal on both sides, or the link ends.
     pub major: u32,
-    /// Of information only.
+    /// A peer of an earlier one passes over what was added since.
     #[serde(default)]
     pub minor: u32,
 }
@@ -43,6 +45,11 @@ impl fmt::Display for Version {
 }
 
 impl Version {
+    /// Whether a peer of this version knows of apps.
+    pub fn knows_apps(self) -> bool {
+        self.is_understood() && self.minor >= 1
+    }
+
     /// Whether we can speak with a peer of this version.
     pub fn is_understood(self) -> bool {
         self.major == VERSION.major

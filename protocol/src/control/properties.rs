@@ -63,6 +63,39 @@ fn server_health() -> impl Strategy<Value = ServerHealth> {
     })
 }
 
+fn app_process() -> impl Strategy<Value = AppProcess> {
+    (text(), any::<u32>(), any::<u32>(), any::<u64>()).prop_map(|(app, place, pid, started)| AppProcess {
+        app,
+        place,
+        pid,
+        started,
+    })
+}
+
+fn apps_state() -> impl Strategy<Value = AppsState> {
+    let server = (any::<[u32; 2]>(), any::<u64>(), option::of(text()), any::<u16>(), any::<bool>());
+    let server = server.prop_map(|([place, pid], started, socket, port, healthy)| AppServer {
+        place,
+        pid,
+        started,
+        socket: socket.map(Into::into),
+        port,
+        healthy,
+    });
+    let app = (text(), any::<bool>(), vec(server, 0..3));
+    let app = app.prop_map(|(name, expected, servers)| AppState { name, expected, servers });
+    (any::<u64>(), vec(app, 0..3), vec(app_process(), 0..3))
+        .prop_map(|(generation, apps, processes)| AppsState { generation, apps, processes })
+}
+
+fn apps_load() -> impl Strategy<Value = AppsLoad> {
+    let server = any::<([u32; 2], [u64; 2])>()
+        .prop_map(|([place, pid], [in_flight, requests])| AppServerLoad { place, pid, in_flight, requests });
+    let app = (text(), any::<u64>(), vec(server, 0..3));
+    let app = app.prop_map(|(name, waiting, servers)| AppLoad { name, waiting, servers });
+    (any::<u64>(), vec(app, 0..3)).prop_map(|(generation, apps)| AppsLoad { generation, apps })
+}
+
 fn sample() -> impl Strategy<Value = Sample> {
     any::<[u64; 11]>().prop_map(|numbers| {
         let [
@@ -104,6 +137,9 @@ fn to_instance() -> impl Strategy<Value = ToInstance> {
         any::<(u64, bool)>().prop_map(|(deadline_ms, last)| ToInstance::Drain { deadline_ms, last }),
         Just(ToInstance::GiveSockets),
         server_health().prop_map(ToInstance::ServerHealth),
+        apps_state().prop_map(ToInstance::Apps),
+        vec(app_process(), 0..3).prop_map(|processes| ToInstance::AppOutputs { processes }),
+        Just(ToInstance::GiveAppOutputs),
     ]
 }
 
@@ -120,6 +156,9 @@ fn to_controller() -> impl Strategy<Value = ToController> {
         sample().prop_map(ToController::Sample),
         (passed(), any::<bool>()).prop_map(|(sockets, more)| ToController::Sockets { sockets, more }),
         server_health().prop_map(ToController::ServerHealth),
+        apps_load().prop_map(ToController::AppsLoad),
+        (vec(app_process(), 0..3), any::<bool>())
+            .prop_map(|(processes, more)| ToController::AppOutputs { processes, more }),
     ]
 }
 

@@ -131,6 +131,11 @@ impl Server {
         &self.verdict
     }
 
+    /// Somebody else checks it, and says this.
+    pub fn is_told(&self, healthy: bool) {
+        self.healthy.store(healthy, Ordering::Release);
+    }
+
     pub(super) fn set_healthy(&self, healthy: bool) {
         self.healthy.store(healthy, Ordering::Release);
     }

@@ -296,7 +296,8 @@ impl Drop for Running {
         self.process.end();
         let Some(site) = &self.site else { return };
         let state_dir = site.path("state");
-        for entry in std::fs::read_dir(&state_dir).into_iter().flatten().flatten() {
+        let leftovers = [state_dir.clone(), state_dir.join("apps")];
+        for entry in leftovers.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten().flatten() {
             let record = std::fs::read(entry.path()).ok();
             let record = record.and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok());
             let pid = record.and_then(|record| Pid::from_raw(record["pid"].as_i64()? as i32));
@@ -306,6 +307,13 @@ impl Drop for Running {
                 && String::from_utf8_lossy(&line).contains(&*state_dir.to_string_lossy())
             {
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+            if let Some(pid) = pid
+                && let Ok(environment) = std::fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero()))
+                && String::from_utf8_lossy(&environment)
+                    .contains(&format!("PLAYHOUSE_APPS={}\0", state_dir.join("apps").display()))
+            {
+                let _ = rustix::process::kill_process_group(pid, Signal::KILL);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 mod admin;
 mod adoption;
+mod apps;
 mod crash;
 mod death;
 mod full_disk;

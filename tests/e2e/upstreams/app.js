@@ -7,6 +7,7 @@ const text = (response, body) => response.end(String(body));
 
 const server = http.createServer({ keepAliveTimeout: 60_000 }, (request, response) => {
   const [path] = request.url.split('?');
+  if (process.env.CHATTY) console.log(`asked for ${path} ${'x'.repeat(200)}`);
   if (path.startsWith('/id/')) return text(response, path.slice(4));
   switch (path) {
     case '/':

@@ -29,9 +29,15 @@ pub(super) async fn collect(controller: &Controller) -> String {
 
 /// Whether a family is about the site, so that it has no label for a process: what instances say of it is left out.
 fn is_of_the_site(family: &str) -> bool {
-    ["playhouse_ledger_", "playhouse_instance", "playhouse_controller_", "playhouse_memory_pressure"]
-        .iter()
-        .any(|prefix| family.starts_with(prefix))
+    [
+        "playhouse_ledger_",
+        "playhouse_instance",
+        "playhouse_controller_",
+        "playhouse_memory_pressure",
+        "playhouse_app_",
+    ]
+    .iter()
+    .any(|prefix| family.starts_with(prefix))
 }
 
 fn own(controller: &Controller, up: &[(u32, bool)]) -> String {
@@ -60,6 +66,7 @@ fn own(controller: &Controller, up: &[(u32, bool)]) -> String {
         let slot = slot.to_string();
         scrape.set("playhouse_instance_up", &[("instance", &slot)], f64::from(u8::from(*answers)));
     }
+    crate::apps::status::collect(&mut scrape, fleet.apps());
     let decision = fleet.scaler().decision();
     scrape.set("playhouse_instances_wanted", &[], fleet.wanted().into());
     scrape.set("playhouse_memory_pressure", &[], f64::from(u8::from(decision.memory_pressure)));

@@ -123,6 +123,10 @@ impl Administered for Controller {
         })
     }
 
+    fn restart_app(&self, app: String) -> BoxFuture<'_, Result<Value, Refused>> {
+        Box::pin(async move { crate::apps::restart(self.fleet().apps(), &app).await })
+    }
+
     fn upgrade(self: Arc<Self>, binary: Option<PathBuf>) -> BoxFuture<'static, Result<Value, Refused>> {
         Box::pin(async move {
             let successor = self.prepare_upgrade(binary).await.map_err(|error| {

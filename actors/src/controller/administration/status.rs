@@ -7,6 +7,7 @@ use super::metrics::STUCK;
 use crate::admin::{
     ControllerStatus, InstanceStatus, MemoryStatus, RECENT_EVENTS, ScalerStatus, Status, cpu_seconds,
 };
+use crate::apps::status::AppStatus;
 use crate::control::resident_bytes;
 use crate::controller::Controller;
 use crate::controller::member::Member;
@@ -30,6 +31,7 @@ pub(super) async fn collect(controller: &Controller) -> Status {
         stopping: fleet.is_stopping(),
         admin: controller.admin_addresses(),
         ledger: fleet.accounts().totals(),
+        apps: AppStatus::all(fleet.apps()),
         messages: tree.messages(),
         blocked: tree.blocked_threads(),
         events: tree.events().recent(RECENT_EVENTS),

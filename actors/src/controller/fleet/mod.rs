@@ -1,5 +1,6 @@
 //! The table of a site's instances, and of everything that they share. It outlives every actor of the controller.
 
+mod apps;
 mod processes;
 mod starts;
 mod steered;
@@ -71,6 +72,7 @@ pub struct Fleet {
     scaler: Arc<ScalerTable>,
     starts: Mutex<Starts>,
     steered: Mutex<Steered>,
+    apps: Arc<crate::apps::Table>,
     stopping: AtomicBool,
     changed: watch::Sender<u64>,
 }
@@ -93,6 +95,7 @@ impl Fleet {
         memo: Memo,
     ) -> Self {
         let Pages { accounts, board, addresses } = pages;
+        let apps = Arc::new(crate::apps::Table::for_instances(&directory));
         let revision = in_force.text.revision;
         Fleet {
             directory,
@@ -111,6 +114,7 @@ impl Fleet {
             scaler: Arc::default(),
             starts: Mutex::default(),
             steered: Mutex::default(),
+            apps,
             stopping: AtomicBool::new(false),
             changed: watch::Sender::new(0),
         }
@@ -144,6 +148,11 @@ impl Fleet {
     /// The listening sockets.
     pub fn bound(&self) -> &Bound {
         &self.bound
+    }
+
+    /// The apps.
+    pub fn apps(&self) -> &Arc<crate::apps::Table> {
+        &self.apps
     }
 
     /// The ledger's pages.
@@ -265,6 +274,8 @@ impl Fleet {
     pub(super) fn put_into_force<T>(&self, in_force: InForce, commit: impl FnOnce() -> T) -> io::Result<T> {
         self.remember(|memo| memo.site = Some(in_force.text.clone()))?;
         let committed = commit();
+        // Those that are gone stay until no instance goes by the configuration before.
+        self.apps.apply_elsewhere(&in_force.site.apps, true);
         self.in_force.store(Arc::new(in_force));
         self.want_so_many(self.wanted());
         self.scaler.wake();

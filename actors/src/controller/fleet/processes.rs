@@ -134,6 +134,9 @@ impl Fleet {
         self.board.clear(member.slot());
         self.steer();
         self.addresses.release_slot(member.slot());
+        if let Some(audience) = self.apps.audience() {
+            audience.leaves(member.slot());
+        }
         if let Err(error) = self.accounts.fold(member.slot(), member.generation()) {
             // Its counts are in the sums all the same, and the next fold takes it along.
             tracing::warn!(instance = member.name(), %error, "the ledger's page of an instance that has ended stays for now");
