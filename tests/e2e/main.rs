@@ -35,6 +35,7 @@ mod messages;
 mod php;
 mod plan;
 mod pressure;
+mod programs;
 mod proxy_protocol;
 mod reload;
 mod routing;
