@@ -20,7 +20,7 @@ pub(super) struct Kill {
     /// The actor, as in `playhouse tree`: instance-1/listeners/http
     path: String,
     /// stop: ask it to end; kill: end it at once; panic: let it panic; stall=500ms: let it do nothing for so long; sigkill:
-    /// end the whole process of an instance, or of the controller, by signal 9
+    /// end the whole process of an instance, of the controller, or of an app's place, by signal 9
     #[arg(long, value_name = "FAULT", default_value = "kill", value_parser = fault)]
     how: String,
     #[command(flatten)]

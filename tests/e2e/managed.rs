@@ -283,6 +283,21 @@ fn a_process_that_is_killed_costs_what_it_was_answering() {
 }
 
 #[test]
+fn a_process_that_an_operator_kills_is_counted_and_started_at_once() {
+    let site = blog(node("listen: Socket, ready_timeout: \"20s\"")).start();
+    for round in 1..=4 {
+        let victim = *serving(&site, 1).first().unwrap();
+        let output = site.playhouse(&["kill", "instance-1/apps/blog/place-1", "--how", "sigkill"]);
+        assert!(output.status.success(), "{output:?}");
+        eventually("another serves", || !serving(&site, 1).contains(&victim));
+        let app = app(&site, "blog");
+        assert_eq!((&app["failures"], &app["last_failure"]), (&round.into(), &Value::Null), "{app}");
+    }
+    let output = site.playhouse(&["kill", "instance-1/apps/blog/place-7", "--how", "sigkill"]);
+    assert!(!output.status.success(), "{output:?}");
+}
+
+#[test]
 fn a_rolling_restart_loses_no_request() {
     for listen in ["Socket", "Port"] {
         let mut site = blog(node(&format!("processes: 2, health: \"/\", listen: {listen}"))).start();

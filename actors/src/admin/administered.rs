@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::status::Status;
 use crate::reload::ReloadError;
-use crate::supervision::{Fault, KillError, Tree};
+use crate::supervision::{EventKind, Fault, KillError, Tree};
 
 /// Whoever runs a site, as administrators see it. The interface's own actors are in its tree, as `admin`.
 pub trait Administered: Send + Sync + 'static {
@@ -45,7 +45,8 @@ pub trait Administered: Send + Sync + 'static {
     /// Puts a fault into the actor with this path.
     fn fault(&self, path: String, fault: Fault) -> BoxFuture<'_, Result<(), Refused>>;
 
-    /// Ends a whole process by SIGKILL, to see what it costs: `instance-2`, or `controller`.
+    /// Ends a whole process by SIGKILL, to see what it costs: `instance-2`, `controller`, or that of an app,
+    /// `controller/apps/blog/place-1`.
     fn end_process(&self, _: String) -> BoxFuture<'_, Result<(), Refused>> {
         Box::pin(async { Err(Refused::no_controller()) })
     }
@@ -105,7 +106,7 @@ impl Refused {
         Refused { status, message: message.to_string() }
     }
 
-    fn no_controller() -> Self {
+    pub(super) fn no_controller() -> Self {
         Self::new(
             StatusCode::CONFLICT,
             "this needs a controller: set `instances` in the site file, and ask the site, not one of its instances",
@@ -182,6 +183,25 @@ pub(crate) fn fault_here(tree: &Arc<Tree>, path: &str, fault: Fault) -> Result<(
         let _ = seat.inject(fault);
     });
     Ok(())
+}
+
+/// Kills the process of an app by the path of what keeps it; `None` where that is another path.
+pub(crate) fn end_app_process(
+    tree: &Arc<Tree>,
+    apps: &crate::apps::Table,
+    path: &str,
+) -> Option<Result<(), Refused>> {
+    let path = path.trim_matches('/');
+    let beneath = path.strip_prefix(tree.root().name())?.strip_prefix('/')?;
+    let killed = apps.kill_by_operator(beneath)?;
+    Some(match killed {
+        Ok(pid) => {
+            let message = format!("sigkill of process {pid} (by an operator)");
+            tree.events().emit(EventKind::Fault, path, message);
+            Ok(())
+        }
+        Err(error) => Err(Refused::new(StatusCode::CONFLICT, error)),
+    })
 }
 
 /// Enough for an answer of a few bytes to leave.

@@ -9,7 +9,7 @@ use http::StatusCode;
 use playhouse_config::model;
 use playhouse_serve::sockets::Sockets;
 
-use super::administered::{Administered, Refused, Value, fault_here, to_json};
+use super::administered::{Administered, Refused, Value, end_app_process, fault_here, to_json};
 use super::scrape;
 use super::status::Status;
 use crate::apps;
@@ -52,6 +52,11 @@ impl Administered for Instance {
 
     fn fault(&self, path: String, fault: Fault) -> BoxFuture<'_, Result<(), Refused>> {
         Box::pin(async move { fault_here(self.tree(), &path, fault) })
+    }
+
+    fn end_process(&self, path: String) -> BoxFuture<'_, Result<(), Refused>> {
+        let ended = end_app_process(self.tree(), self.apps(), &path);
+        Box::pin(async move { ended.unwrap_or_else(|| Err(Refused::no_controller())) })
     }
 
     fn reload_site(self: Arc<Self>, file: Option<PathBuf>) -> BoxFuture<'static, Result<Value, Refused>> {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use playhouse_config::model::{self, Bind, ClientTimeouts, Limits, Listener};
 
 pub use administered::{Administered, Refused, Scale, Value};
-pub(crate) use administered::{fault_here, to_json};
+pub(crate) use administered::{end_app_process, fault_here, to_json};
 pub use application::AdminApplication;
 pub use status::{ControllerStatus, InstanceStatus, ListenerStatus, MemoryStatus, ScalerStatus, Status};
 pub(crate) use status::{RECENT_EVENTS, cpu_seconds};

@@ -61,6 +61,11 @@ impl History {
         self.past_requests += place.requests();
         let account = place.account();
         match account.failure {
+            // Counted, and free of charge.
+            Some(why) if account.by_operator => {
+                self.failures += 1;
+                told.push(format!("place {}: {why} (by an operator)", place.number));
+            }
             Some(why) => {
                 // Who cannot be replaced goes on as it is.
                 if account.served.is_none() && place.generation >= self.oldest && self.oldest > 0 {

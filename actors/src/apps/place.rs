@@ -83,6 +83,8 @@ struct State {
     /// What went wrong, where something did.
     failure: Option<String>,
     unhealthy_since: Option<Instant>,
+    /// An operator has killed it.
+    by_operator: bool,
 }
 
 /// Where a process is in its life.
@@ -133,6 +135,8 @@ pub struct Account {
     pub failure: Option<String>,
     /// How long it was ready.
     pub served: Option<Duration>,
+    /// An operator has killed it, to see what it costs.
+    pub by_operator: bool,
 }
 
 impl Place {
@@ -221,6 +225,7 @@ impl Place {
                 asked: None,
                 failure: None,
                 unhealthy_since: None,
+                by_operator: false,
             }),
             changed: Notify::new(),
             process: OnceLock::new(),
@@ -304,6 +309,14 @@ impl Place {
         self.changed.notify_one();
     }
 
+    /// Kills the process as an operator asks, to see what it costs; `None` where there is none.
+    pub(super) fn kill_by_operator(&self) -> Option<u32> {
+        let process = self.process.get().filter(|process| !process.has_ended())?;
+        self.state.lock().by_operator = true;
+        // What it has started is ended once it is known.
+        process.kill(Signal::KILL).ok().map(|()| process.pid())
+    }
+
     /// It has ended though nobody asked it to.
     pub(super) fn note_failure(&self, failure: String) {
         let mut state = self.state.lock();
@@ -326,7 +339,7 @@ impl Place {
     pub(super) fn account(&self) -> Account {
         let state = self.state.lock();
         let served = state.ready_at.map(|ready| state.since.duration_since(ready));
-        Account { failure: state.failure.clone(), served }
+        Account { failure: state.failure.clone(), served, by_operator: state.by_operator }
     }
 
     /// Starts the process. Blocking; it goes on if whoever asked for it is gone.

@@ -275,6 +275,17 @@ impl Table {
         }
     }
 
+    /// Kills the process of an app by the path of what keeps it, `apps/blog/place-1` beneath the root, as an operator asks.
+    /// `None` where that is no such path; an error, for people, where there is no process.
+    pub fn kill_by_operator(&self, path: &str) -> Option<Result<u32, String>> {
+        let (app, place) = path.strip_prefix(super::NAME)?.strip_prefix('/')?.split_once('/')?;
+        let number: u32 = place.strip_prefix("place-")?.parse().ok()?;
+        let places = self.get(app).map(|managed| managed.places()).unwrap_or_default();
+        let place = places.iter().find(|place| place.number == number);
+        let killed = place.and_then(|place| place.kill_by_operator());
+        Some(killed.ok_or_else(|| format!("{path} has no process just now")))
+    }
+
     /// From here on a process ends with its actor.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);

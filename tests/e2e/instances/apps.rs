@@ -117,10 +117,18 @@ fn a_process_that_is_killed_costs_what_it_was_answering() {
     let before = site.admin.settled_ledger();
     let load = load(&site);
     let kills = 6;
-    for _ in 0..kills {
+    for number in 0..kills {
         moves(&load, 200);
         let victim = serving(&site, 3).into_iter().next().unwrap();
-        signal(pid(victim), Signal::KILL);
+        if number % 2 == 0 {
+            signal(pid(victim), Signal::KILL);
+        } else {
+            let all = processes(&site, "serving");
+            let place = all.iter().find(|(_, pid)| pid.as_raw_nonzero().get() == victim).unwrap().0;
+            let path = format!("controller/apps/blog/place-{place}");
+            let output = site.playhouse(&["kill", &path, "--how", "sigkill"]);
+            assert!(output.status.success(), "{output:?}");
+        }
         eventually("it is known", || {
             !processes(&site, "serving").iter().any(|(_, pid)| pid.as_raw_nonzero().get() == victim)
         });

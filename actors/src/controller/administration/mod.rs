@@ -21,7 +21,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use super::member::Member;
 use super::{Controller, Fleet, UpgradeError};
 use crate::admin::client::{Client, ClientError};
-use crate::admin::{Administered, Refused, Scale, Status, Value, fault_here, to_json};
+use crate::admin::{Administered, Refused, Scale, Status, Value, end_app_process, fault_here, to_json};
 use crate::control;
 use crate::supervision::{EventKind, Fault, Tree};
 
@@ -73,6 +73,9 @@ impl Administered for Controller {
 
     fn end_process(&self, path: String) -> BoxFuture<'_, Result<(), Refused>> {
         Box::pin(async move {
+            if let Some(ended) = end_app_process(self.tree(), self.fleet().apps(), &path) {
+                return ended;
+            }
             let name = path.trim_matches('/');
             if name == self.tree().root().name() {
                 self.tree().events().emit(EventKind::Fault, name, "sigkill (by an operator)");
