@@ -8,7 +8,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::harness::stage::{balances, moves, stop};
-use crate::harness::{Running, Site, curl, eventually, eventually_some, exists, tool};
+use crate::harness::websocket::TEXT;
+use crate::harness::{Running, Site, WebSocket, curl, eventually, eventually_some, exists, tool};
 
 fn script(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/upstreams").join(name).display().to_string()
@@ -189,6 +190,32 @@ fn python_servers_are_run_on_their_sockets() {
     assert_eq!(curl([&*site.url("http", "/asgi/hello")]).expect(200).text(), "hello from uvicorn\n");
     site.process.signal(Signal::TERM);
     eventually("master and workers have ended", || group(leader) == 0);
+}
+
+#[test]
+fn a_websocket_stays_with_its_process_until_that_has_to_end() {
+    let (uvicorn, here) = (tool("uvicorn", "uvicorn (with pip)").display().to_string(), script(""));
+    let site = blog(format!(
+        "(command: [\"{uvicorn}\", \"--uds\", \"{{socket}}\", \"--app-dir\", \"{here}\", \"asgi:app\"],
+          health: (path: \"/hello\"), stop_timeout: \"2s\")"
+    ))
+    .start();
+    let old = *serving(&site, 1).first().unwrap();
+    let mut socket = WebSocket::open(site.address("http"), "/ws");
+    let mut echoes = |text: &str| {
+        assert_eq!(socket.send(TEXT, text).read(), (TEXT, text.as_bytes().to_vec()));
+    };
+    echoes("before");
+    let restart = {
+        let admin = site.admin.clone();
+        std::thread::spawn(move || admin.post("/v1/restart", &serde_json::json!({"app": "blog"})))
+    };
+    eventually("its process gets no more requests", || !processes(&site, "leaving").is_empty());
+    echoes("while it leaves");
+    let code = socket.read_close();
+    assert!([1001, 1012].contains(&code), "the program says goodbye when it is told to end: {code}");
+    assert_eq!(restart.join().unwrap().status, 200);
+    assert!(!is_alive(old) && serving(&site, 1).first() != Some(&old));
 }
 
 #[test]
