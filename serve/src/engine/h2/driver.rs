@@ -106,14 +106,14 @@ const LINGER: Duration = Duration::from_secs(1);
 enum Wait {
     /// The client's first frame.
     Greeting,
-    /// The rest of a head.
-    Head,
+    /// The rest of a head, which is the so-manieth.
+    Head(u64),
     /// The transport to take more than this.
     Write(u64),
     /// The client to end a request that was answered.
     Leftover,
-    /// A request.
-    Idle,
+    /// The request after so many. Those that are answered as soon as they are read leave no other trace of having come.
+    Idle(u64),
     /// The client to answer the PING between the two GOAWAYs.
     Drain,
     /// The client to send what it had queued when it answered the PING.
@@ -251,11 +251,11 @@ where
             self.deadline.set(wait);
             match self.deadline.poll(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Wait::Greeting | Wait::Head) => self.close(Reason::ENHANCE_YOUR_CALM),
+                Poll::Ready(Wait::Greeting | Wait::Head(_)) => self.close(Reason::ENHANCE_YOUR_CALM),
                 Poll::Ready(Wait::Behind) => self.wire.release_ack(),
                 Poll::Ready(Wait::Leftover) => self.leftovers.clear(),
                 // Drained: the PING has not been answered, and there is nothing to be lost.
-                Poll::Ready(Wait::Idle | Wait::Drain) => self.close(Reason::NO_ERROR),
+                Poll::Ready(Wait::Idle(_) | Wait::Drain) => self.close(Reason::NO_ERROR),
                 Poll::Ready(Wait::Write(_) | Wait::Close) => return self.end(cx, true),
             }
         }
@@ -264,7 +264,7 @@ where
     /// What to wait for now, and how long.
     fn wait(&self, flushed: bool) -> Option<(Wait, Duration)> {
         let timeouts = &self.shared.timeouts;
-        let (greeted, in_head) = self.wire.reading();
+        let (greeted, in_head, heads) = self.wire.reading();
         let idle = self.streams.is_empty();
         if self.closing {
             Some((Wait::Close, LINGER))
@@ -277,12 +277,12 @@ where
         } else if !greeted {
             Some((Wait::Greeting, timeouts.head))
         } else if in_head {
-            Some((Wait::Head, timeouts.head))
+            Some((Wait::Head(heads), timeouts.head))
         } else if idle && !self.leftovers.is_empty() {
             Some((Wait::Leftover, HELD))
         } else if idle {
             self.wire.release();
-            Some((Wait::Idle, timeouts.idle))
+            Some((Wait::Idle(heads), timeouts.idle))
         } else {
             None
         }

@@ -462,3 +462,19 @@ async fn silent_connections_meet_their_deadline() {
     connection.await.unwrap().unwrap();
     assert_eq!(started.elapsed().as_secs(), 75);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_whose_requests_are_answered_at_once_is_not_idle() {
+    let served = served(text("hello"), settings());
+    let (mut client, connection) = client(served.client).await;
+    let mut last = tokio::time::Instant::now();
+    for _ in 0..20 {
+        let (response, _) = client.send_request(get("/"), true).unwrap();
+        assert_eq!(&answer(response).await.unwrap().2[..], b"hello");
+        last = tokio::time::Instant::now();
+        tokio::time::sleep(Duration::from_secs(30)).await;
+    }
+    connection.await.unwrap().unwrap();
+    assert_eq!(last.elapsed().as_secs(), 75);
+    assert_eq!(served.application.totals().answered, 20);
+}

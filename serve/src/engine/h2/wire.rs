@@ -126,10 +126,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Wire<IO> {
         std::mem::take(&mut inner.paused)
     }
 
-    /// Whether the peer's first frame has begun to arrive, and whether a head is arriving.
-    pub(super) fn reading(&self) -> (bool, bool) {
-        let inner = self.0.lock();
-        (inner.frames.greeted(), inner.frames.in_head())
+    /// Whether the peer's first frame has begun to arrive, whether a head is arriving, and how many have begun to.
+    pub(super) fn reading(&self) -> (bool, bool, u64) {
+        let frames = &self.0.lock().frames;
+        (frames.greeted(), frames.in_head(), frames.heads())
     }
 
     /// So many requests were answered in full.
