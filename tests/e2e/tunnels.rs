@@ -442,6 +442,52 @@ fn websockets_go_over_http2_too() {
 }
 
 #[test]
+fn a_client_that_drops_the_connection_behind_its_close_has_closed_in_order() {
+    let upstream = Real::websockets();
+    let site = through(upstream.address, "").start();
+    for (closes, outcome, reason) in [(true, "answered", "client"), (false, "client_gone", "client_gone")] {
+        tokio::runtime::Runtime::new().expect("a runtime").block_on(talk_over_http2(&site, closes));
+        let line =
+            eventually_some("it is in the log", || logged(&site, 1).into_iter().nth(usize::from(!closes)));
+        assert_eq!(
+            (&line["outcome"], &line["tunnel"]["reason"]),
+            (&outcome.into(), &reason.into()),
+            "{line}"
+        );
+    }
+    let ledger = site.admin.settled_ledger();
+    assert_eq!((ledger.answered, ledger.client_gone), (1, 1), "{ledger:?}");
+}
+
+/// One message over a WebSocket, the closing handshake where it is to be, and nothing behind that: the stream is not ended, and
+/// the connection is dropped with the runtime.
+async fn talk_over_http2(site: &Running, closes: bool) {
+    let socket = tokio::net::TcpStream::connect(site.address("http")).await.expect("a connection");
+    let (mut send, mut connection) = h2::client::handshake(socket).await.expect("a preface");
+    let mut ping = connection.ping_pong().expect("not taken yet");
+    tokio::spawn(connection);
+    // Behind the server's SETTINGS, which allow an extended CONNECT.
+    ping.ping(h2::Ping::opaque()).await.expect("a PING is answered");
+    let request = http::Request::connect("http://site.test/ws/echo")
+        .header("sec-websocket-version", "13")
+        .extension(h2::ext::Protocol::from_static("websocket"));
+    let request = request.body(()).expect("a request");
+    let (response, mut to) = send.send_request(request, false).expect("a stream");
+    let mut from = response.await.expect("an answer").into_body();
+    let close = closes.then_some((CLOSE, 1000u16.to_be_bytes().to_vec()));
+    for (first, payload) in [(TEXT, b"hello".to_vec())].into_iter().chain(close) {
+        let frame = crate::harness::websocket::frame(first, &payload, true);
+        to.send_data(frame.into(), false).expect("the stream is open");
+        let expected = crate::harness::websocket::frame(first, &payload, false);
+        let mut got = Vec::new();
+        while got.len() < expected.len() {
+            got.extend_from_slice(&from.data().await.expect("more").expect("data"));
+        }
+        assert_eq!(got, expected);
+    }
+}
+
+#[test]
 fn a_drained_stream_sees_1001_and_the_connection_ends_behind_it() {
     let upstream = Real::websockets();
     let mut site = through(upstream.address, "").start();

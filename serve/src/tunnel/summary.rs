@@ -75,6 +75,12 @@ pub const REASONS: [Reason; 11] = [
 ];
 
 impl Reason {
+    /// Whether both sides know that it was to end: how the transport ends behind that does not matter.
+    pub(crate) fn is_orderly(self) -> bool {
+        use Reason::{Client, Drain, Idle, Life, Reload, Upstream};
+        matches!(self, Client | Upstream | Idle | Life | Drain | Reload)
+    }
+
     /// As in metrics and in the access log.
     pub fn as_str(self) -> &'static str {
         match self {

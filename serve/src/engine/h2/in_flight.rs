@@ -79,7 +79,13 @@ impl<A: Application> Drop for InFlight<A> {
         let Some(ticket) = self.ticket.take() else { return };
         let outcome = self.certain.unwrap_or_else(|| {
             let gone = self.shared.client_gone.load(Ordering::Relaxed);
-            if gone { Outcome::ClientGone } else { Outcome::Killed }
+            // A tunnel may have been closed before its connection was.
+            let closed = || self.exchange.record.tunnel.as_ref().is_some_and(|end| end.reason.is_orderly());
+            match gone {
+                true if closed() => Outcome::Answered,
+                true => Outcome::ClientGone,
+                false => Outcome::Killed,
+            }
         });
         ticket.end(outcome);
         let end = End {

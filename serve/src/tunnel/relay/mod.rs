@@ -111,10 +111,36 @@ impl<N: Near, IO> Drop for Relay<'_, N, IO> {
     fn drop(&mut self) {
         // By name: a `&mut` to any stream is a side, too, and knows nothing.
         if !self.ended && N::is_lost(self.near) {
-            self.summary.reason = Reason::ClientGone;
+            self.summary.reason = self.lost(Side::Client).0;
         }
         if let Some(metrics) = self.metrics {
             metrics.closed(self.summary.reason);
+        }
+    }
+}
+
+impl<N: Near, IO> Relay<'_, N, IO> {
+    /// How it has ended where the sides have closed by themselves.
+    fn closed(&self) -> (Reason, Outcome) {
+        let orderly = |direction: &Direction| !self.websocket || direction.close_seen;
+        match self.first {
+            Some((Side::Upstream, _)) if orderly(&self.down) => (Reason::Upstream, Outcome::Answered),
+            Some((Side::Upstream, _)) => (Reason::UpstreamFailed, Outcome::UpstreamFailed),
+            _ if orderly(&self.up) => (Reason::Client, Outcome::Answered),
+            _ => (Reason::ClientGone, Outcome::ClientGone),
+        }
+    }
+
+    /// How it ends when a side is lost.
+    fn lost(&self, side: Side) -> (Reason, Outcome) {
+        if let Some(closing) = &self.closing {
+            return (closing.reason, closing.outcome);
+        }
+        match side {
+            // What is left of it once it has said that it closes does not matter.
+            Side::Client if self.up.close_seen => self.closed(),
+            Side::Client => (Reason::ClientGone, Outcome::ClientGone),
+            Side::Upstream => (Reason::UpstreamFailed, Outcome::UpstreamFailed),
         }
     }
 }
@@ -306,30 +332,6 @@ impl<'a, N: Near, IO: Duplex> Relay<'a, N, IO> {
         }
         // A server that has closed, and takes nothing, is not waited for.
         (self.up.sink_shut && self.down.is_over()).then(|| self.closed())
-    }
-
-    /// How it has ended where the sides have closed by themselves.
-    fn closed(&self) -> (Reason, Outcome) {
-        let orderly = |direction: &Direction| !self.websocket || direction.close_seen;
-        match self.first {
-            Some((Side::Upstream, _)) if orderly(&self.down) => (Reason::Upstream, Outcome::Answered),
-            Some((Side::Upstream, _)) => (Reason::UpstreamFailed, Outcome::UpstreamFailed),
-            _ if orderly(&self.up) => (Reason::Client, Outcome::Answered),
-            _ => (Reason::ClientGone, Outcome::ClientGone),
-        }
-    }
-
-    /// How it ends when a side is lost.
-    fn lost(&self, side: Side) -> (Reason, Outcome) {
-        if let Some(closing) = &self.closing {
-            return (closing.reason, closing.outcome);
-        }
-        match side {
-            // What is left of it once it has said that it closes does not matter.
-            Side::Client if self.up.close_seen => self.closed(),
-            Side::Client => (Reason::ClientGone, Outcome::ClientGone),
-            Side::Upstream => (Reason::UpstreamFailed, Outcome::UpstreamFailed),
-        }
     }
 
     /// A side is lost, or cannot be understood any more.
