@@ -30,7 +30,7 @@ pub mod pattern;
 pub mod upstream;
 
 pub use load::{
-    Body, Class, Counts, Exchange, Expect, ExpectBody, Failure, Load, NotReached, Protocol, Report, Running,
-    Sent, Stream, Target, Tls,
+    Body, Class, Counts, Exchange, Expect, ExpectBody, Failure, Load, Messages, NotReached, Protocol, Report,
+    Running, Sent, Stream, Target, Tls,
 };
 pub use upstream::{Mode, Upstream};

@@ -2,13 +2,16 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::server::{Connection, SendResponse};
 use h2::{Reason, RecvStream};
 use http::{Request, Response};
-use playhouse_chaos::{Body, Class, Exchange, Expect, Load, Protocol, Report, Stream, Target, Tls, pattern};
+use playhouse_chaos::{
+    Body, Class, Exchange, Expect, Failure, Load, Protocol, Report, Sent, Stream, Target, Tls, pattern,
+};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -37,6 +40,28 @@ enum Act {
     Hang,
     /// Announces the end, answers this one, and takes no more.
     Graceful,
+}
+
+/// A server whose first connection is told to go as soon as it has been made, as one is that is accepted right before a
+/// drain.
+async fn going_at_first(say: bool) -> Target {
+    let accepted = Arc::new(AtomicBool::new(false));
+    listen(move |stream| {
+        let first = !accepted.swap(true, Ordering::SeqCst);
+        async move {
+            if !first {
+                return serve(stream, &[Act::Answer(b"hello")]).await;
+            }
+            if say {
+                let mut connection = h2::server::handshake(stream).await.unwrap();
+                connection.graceful_shutdown();
+                while let Some(Ok((request, respond))) = connection.accept().await {
+                    act(Act::Answer(b"hello"), &mut connection, request, respond).await;
+                }
+            }
+        }
+    })
+    .await
 }
 
 async fn serve(io: impl AsyncRead + AsyncWrite + Unpin, script: &[Act]) {
@@ -230,6 +255,18 @@ async fn a_server_that_says_goodbye_loses_nothing() {
     // A request that crossed with the GOAWAY is refused by it, and provably unsent.
     assert_eq!(report.counts.answered + report.counts.unsent, 20, "{report}");
     assert!(report.counts.answered >= 10 && report.counts.connections >= 2, "{report}");
+}
+
+#[tokio::test]
+async fn a_fresh_connection_that_is_told_to_go_is_replaced_and_one_that_just_ends_is_a_failure() {
+    for say in [true, false] {
+        let stream = Stream::get(Protocol::Http2 { streams: 4 }, "/", Expect::body("hello")).requests(40);
+        let report = run(going_at_first(say).await, stream).await;
+        // Those that have crossed with the GOAWAY are refused by it; what had not been sent has been, elsewhere.
+        let unsent = |failure: &Failure| failure.sent == Sent::None;
+        assert!(if say { !report.failures.iter().any(unsent) } else { !report.is_clean() }, "{report}");
+        assert_eq!(report.counts.answered + report.counts.failed(), 40, "{report}");
+    }
 }
 
 #[tokio::test]

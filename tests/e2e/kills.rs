@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use playhouse_chaos::{Class, Report};
 
-use crate::harness::stage::{IN_FLIGHT, Stage, balances, block_on, moves, stop};
+use crate::harness::stage::{Stage, balances, block_on, lost_what_was_in_flight, moves, stop, untouched};
 use crate::harness::{H2load, PATIENCE, Wrk, eventually, full};
 
 #[test]
@@ -76,7 +76,7 @@ fn a_killed_connection_loses_itself_only() {
         let mut killed = 0;
         for _ in 0..rounds() {
             moves(&load, 20);
-            let Some(path) = stage.a_connection() else { continue };
+            let Some(path) = stage.a_connection(killed) else { continue };
             // It may have ended by itself meanwhile.
             let answer = stage.site.admin.try_kill(&path, how);
             assert!(
@@ -120,7 +120,7 @@ fn a_shard_that_stalls_is_told_of_and_holds_nobody_up() {
     });
     moves(&load, 200);
     let report = stop(load);
-    assert!(report.is_clean(), "{report}");
+    untouched(&report, "stall=5s");
     balances(&stage.site, before, &report, "stall=5s");
 }
 
@@ -145,9 +145,7 @@ impl<'a> Row<'a> {
             let load = stage.load();
             self.kill_again_and_again(&stage, &load, how);
             let report = stop(load);
-            assert!(report.is_clean(), "{:?} {how}: {report}", self.paths);
-            let idle_closes = report.counts.idle_closes;
-            assert_eq!(idle_closes, 0, "{:?} {how}: kept connections were closed\n{report}", self.paths);
+            untouched(&report, &format!("{:?} {how}", self.paths));
             let spent = balances(&stage.site, before, &report, how);
             assert_eq!(
                 (spent.killed, spent.upstream_failed, spent.shed, spent.rejected),
@@ -180,12 +178,8 @@ impl<'a> Row<'a> {
             let report = stop(load);
             only_connections_were_lost(&report, how);
             // Who only stalls is served without: connections do their own work.
-            let most = if how.starts_with("stall") { 0 } else { kills * IN_FLIGHT };
-            assert!(
-                report.counts.failed() <= most,
-                "{:?} {how}: more than {most} lost\n{report}",
-                self.paths
-            );
+            let deaths = if how.starts_with("stall") { 0 } else { kills };
+            lost_what_was_in_flight(&report, deaths, &format!("{:?} {how}", self.paths));
             balances(&stage.site, before, &report, how);
         }
         let (wrk, h2load) = self.kill_under_other_peoples_load(&stage);
@@ -267,12 +261,14 @@ impl<'a> Row<'a> {
 }
 
 impl Stage {
-    /// The path of some connection that is open.
-    fn a_connection(&self) -> Option<String> {
-        let paths = self.site.admin.paths();
-        paths
-            .into_iter()
-            .find(|path| path.starts_with("instance-1/connections/shard-") && path.matches('/').count() == 3)
+    /// The path of some connection that is open; with other numbers they are others.
+    fn a_connection(&self, number: usize) -> Option<String> {
+        let mut paths = self.site.admin.paths();
+        paths.retain(|path| {
+            path.starts_with("instance-1/connections/shard-") && path.matches('/').count() == 3
+        });
+        let at = number * 7 % paths.len().max(1);
+        paths.into_iter().nth(at)
     }
 
     /// What operators kill uses up no intensity: nothing has climbed to a supervisor above.

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::histogram::Histogram;
 use super::report::{Class, Failure, Report, StreamReport, Window, recovery};
+use super::tunnel::Ended;
 
 /// The failures that are kept one by one; beyond it they are only counted.
 const KEPT_FAILURES: usize = 10_000;
@@ -44,6 +45,14 @@ pub struct Counts {
     pub connections: u64,
     /// Kept-alive connections that had ended (HTTP/2: or were ending) before the next request was written; no failures.
     pub idle_closes: u64,
+    /// WebSockets that were opened.
+    pub opened: u64,
+    /// WebSockets among the answered that the server ended with Close 1001.
+    pub drained: u64,
+    /// Messages that came back over WebSockets as they were sent, in their order.
+    pub messages: u64,
+    /// Messages that were on their way when a WebSocket was drained, and did not come back.
+    pub unreturned: u64,
 }
 
 impl Counts {
@@ -75,6 +84,10 @@ impl Counts {
         self.lost += other.lost;
         self.connections += other.connections;
         self.idle_closes += other.idle_closes;
+        self.opened += other.opened;
+        self.drained += other.drained;
+        self.messages += other.messages;
+        self.unreturned += other.unreturned;
     }
 }
 
@@ -141,15 +154,49 @@ impl Account {
     /// A request was answered. `first_on` is when its connection was begun, where this was its first answer.
     pub(super) fn answered(&self, stream: usize, begun: Instant, first_on: Option<Instant>) {
         let now = Instant::now();
-        let at = now - self.started;
         {
             let mut counts = lock(&self.streams[stream].counts);
             counts.0.answered += 1;
             counts.1.record(now - begun);
         }
+        let at = now - self.started;
+        lock(&self.shared).window(at).answered += 1;
+        self.first_answer(begun, first_on, at);
+    }
+
+    /// A WebSocket was opened; as for an answer.
+    pub(super) fn opened(&self, stream: usize, begun: Instant, first_on: Option<Instant>) {
+        lock(&self.streams[stream].counts).0.opened += 1;
+        self.first_answer(begun, first_on, self.started.elapsed());
+    }
+
+    /// A message that was begun then came back.
+    pub(super) fn came_back(&self, stream: usize, begun: Instant) {
+        {
+            let mut counts = lock(&self.streams[stream].counts);
+            counts.0.messages += 1;
+            counts.1.record(begun.elapsed());
+        }
+        self.signal();
+    }
+
+    /// A WebSocket has ended in order.
+    pub(super) fn ended(&self, stream: usize, ended: Ended) {
+        {
+            let counts = &mut lock(&self.streams[stream].counts).0;
+            counts.answered += 1;
+            if let Ended::Drained(unreturned) = ended {
+                counts.drained += 1;
+                counts.unreturned += unreturned;
+            }
+        }
+        lock(&self.shared).window(self.started.elapsed()).answered += 1;
+        self.signal();
+    }
+
+    fn first_answer(&self, begun: Instant, first_on: Option<Instant>, at: Duration) {
         {
             let mut shared = lock(&self.shared);
-            shared.window(at).answered += 1;
             let begun = begun - self.started;
             if shared.latest.is_none_or(|(latest, _)| latest < begun) {
                 shared.latest = Some((begun, at));

@@ -113,7 +113,8 @@ pub(super) async fn read_answer(
             check(None);
         }
     }
-    if !reader.buffer.is_empty() && wrong.is_none() {
+    // What comes behind a 101 is of the new protocol.
+    if status != 101 && !reader.buffer.is_empty() && wrong.is_none() {
         wrong = Some(format!("{} bytes after the end of the answer", reader.buffer.len()));
         reusable = false;
     }

@@ -65,6 +65,11 @@ impl Connection {
         }
     }
 
+    /// The socket, after a 101, and what has been read from it behind that.
+    pub(super) fn into_tunnel(self) -> (Socket, BytesMut) {
+        (self.socket, self.buffer)
+    }
+
     /// Sends a request and checks its answer; says whether the connection can be used again.
     pub(super) async fn exchange(
         &mut self,

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use h2::client::{Builder, SendRequest};
-use h2::{Reason, RecvStream, SendStream};
-use http::{Request, Version, header};
+use h2::client::{Builder, ResponseFuture, SendRequest};
+use h2::ext::Protocol;
+use h2::{Ping, Reason, RecvStream, SendStream};
+use http::{Method, Request, Version, header};
 use tokio::task::AbortHandle;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
 
 use super::exchange::{Body, Checker, Exchange, ExpectBody};
@@ -31,27 +33,44 @@ pub(super) struct Connection {
     driver: AbortHandle,
 }
 
-/// What became of an exchange.
-pub(super) enum End {
-    Answered,
-    /// The connection had ended, or was ending, before there was a stream for it.
-    ClosedBefore(String),
+/// A request that was given a stream.
+pub(super) struct Opened {
+    response: ResponseFuture,
+    to: SendStream<Bytes>,
+    /// Bytes that the kernel had taken of the connection until then.
+    before: u64,
+}
+
+/// Why there is no stream for a request.
+pub(super) enum NoStream {
+    /// The connection has ended before, or is ending; whether because the server said that it goes (GOAWAY, NO_ERROR).
+    Closed {
+        detail: String,
+        told: bool,
+    },
     Failed(Fault),
 }
 
 impl Connection {
-    pub(super) async fn new(connected: Connected, deadline: Instant) -> Result<Connection, Fault> {
+    /// On a connection that was just made; where `greeted`, only once the server's SETTINGS are known, without which there is
+    /// no extended CONNECT (RFC 8441 §3).
+    pub(super) async fn new(
+        connected: Connected,
+        greeted: bool,
+        deadline: Instant,
+    ) -> Result<Connection, Fault> {
         let Connected { socket, wire, number, begun } = connected;
         let mut builder = Builder::new();
         builder
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .enable_push(false);
-        let (send, connection) = match timeout_at(deadline, builder.handshake(socket)).await {
+        let (send, mut connection) = match timeout_at(deadline, builder.handshake(socket)).await {
             Ok(Ok(made)) => made,
             Ok(Err(error)) => return Err(Fault::before(Class::Unsent, error)),
             Err(_) => return Err(Fault::before(Class::Lost, "no preface within the deadline")),
         };
+        let ping = connection.ping_pong().filter(|_| greeted);
         let ended = Arc::new(AtomicBool::new(false));
         let driver = tokio::spawn({
             let ended = ended.clone();
@@ -63,7 +82,16 @@ impl Connection {
         })
         .abort_handle();
         let (retired, answered) = Default::default();
-        Ok(Connection { send, wire, number, begun, ended, retired, answered, driver })
+        let connection = Connection { send, wire, number, begun, ended, retired, answered, driver };
+        if let Some(mut ping) = ping {
+            // They come before anything else, and so before what answers a PING.
+            match timeout_at(deadline, ping.ping(Ping::opaque())).await {
+                // That it has ended is found again where a stream is wanted.
+                Ok(Ok(_) | Err(_)) => {}
+                Err(_) => return Err(Fault::before(Class::Lost, "no SETTINGS within the deadline")),
+            }
+        }
+        Ok(connection)
     }
 
     /// Requests may still be sent on it, as far as is known.
@@ -86,29 +114,40 @@ impl Connection {
         self.answered.load(Ordering::Acquire)
     }
 
-    /// Sends a request and checks its answer.
-    pub(super) async fn exchange(
+    /// Sends the head of a request.
+    pub(super) async fn open(
         &self,
         exchange: &Exchange,
         scheme: &str,
         authority: &str,
         deadline: Instant,
-    ) -> End {
+    ) -> Result<Opened, NoStream> {
+        let failed = |class, detail| Err(NoStream::Failed(Fault::before(class, detail)));
         let mut send = match timeout_at(deadline, self.send.clone().ready()).await {
             Ok(Ok(send)) => send,
-            Ok(Err(error)) => return no_stream(&error),
-            Err(_) => return End::Failed(Fault::before(Class::Lost, "no stream within the deadline")),
+            Ok(Err(error)) => return Err(no_stream(&error)),
+            Err(_) => return failed(Class::Lost, "no stream within the deadline".to_owned()),
         };
         let before = self.wire.written();
-        let answered = AtomicU64::new(0);
         let request = match request(exchange, scheme, authority) {
             Ok(request) => request,
-            Err(error) => return End::Failed(Fault::before(Class::Wrong, format!("the request: {error}"))),
+            Err(error) => return failed(Class::Wrong, format!("the request: {error}")),
         };
-        let (response, to) = match send.send_request(request, exchange.body.length() == 0) {
-            Ok(sent) => sent,
-            Err(error) => return no_stream(&error),
-        };
+        let ends = exchange.method != Method::CONNECT && exchange.body.length() == 0;
+        match send.send_request(request, ends) {
+            Ok((response, to)) => Ok(Opened { response, to, before }),
+            Err(error) => Err(no_stream(&error)),
+        }
+    }
+
+    /// Sends the request's content, and checks its answer.
+    pub(super) async fn exchange(
+        &self,
+        Opened { response, to, before }: Opened,
+        exchange: &Exchange,
+        deadline: Instant,
+    ) -> Result<(), Fault> {
+        let answered = AtomicU64::new(0);
         // Where the body stops being wanted or possible the answer says why; its sending ends with the exchange.
         let body = async {
             if exchange.body.length() > 0 {
@@ -127,11 +166,37 @@ impl Connection {
             }
         })
         .await;
-        let sent = if self.wire.written() == before { Sent::None } else { Sent::All };
         let answered = answered.into_inner();
-        let failed = |class, sent, detail| End::Failed(Fault { class, sent, answered, detail });
+        self.judge(result, before).map_err(|fault| Fault { answered, ..fault })
+    }
+
+    /// Waits for the answer that makes a stream a tunnel (RFC 8441 §5).
+    pub(super) async fn switch(
+        &self,
+        Opened { response, to, before }: Opened,
+        exchange: &Exchange,
+        deadline: Instant,
+    ) -> Result<(RecvStream, SendStream<Bytes>), Fault> {
+        let answer = async {
+            let (head, from) = response.await.map_err(Broken::H2)?.into_parts();
+            let status = head.status.as_u16();
+            if status != exchange.expect.status {
+                return Err(Broken::Status(status));
+            }
+            match exchange.expect.check_headers(&head.headers) {
+                Some(wrong) => Err(Broken::Wrong(wrong)),
+                None => Ok((from, to)),
+            }
+        };
+        self.judge(timeout_at(deadline, answer).await, before)
+    }
+
+    /// What a result says about a request before whose head so many bytes were written.
+    fn judge<T>(&self, result: Result<Result<T, Broken>, Elapsed>, before: u64) -> Result<T, Fault> {
+        let sent = if self.wire.written() == before { Sent::None } else { Sent::All };
+        let failed = |class, sent, detail| Err(Fault { class, sent, answered: 0, detail });
         match result {
-            Ok(Ok(())) => End::Answered,
+            Ok(Ok(done)) => Ok(done),
             Ok(Err(Broken::Status(status))) => {
                 failed(Class::Status(status), sent, format!("status {status}"))
             }
@@ -152,16 +217,17 @@ impl Drop for Connection {
 }
 
 /// What an error says that came instead of a stream.
-fn no_stream(error: &h2::Error) -> End {
+fn no_stream(error: &h2::Error) -> NoStream {
     if error.is_io() || error.is_go_away() || error.is_reset() {
-        return End::ClosedBefore(error.to_string());
+        let told = error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR);
+        return NoStream::Closed { detail: error.to_string(), told };
     }
     // The request itself is one that HTTP/2 does not allow: a new connection would not help.
-    End::Failed(Fault::before(Class::Wrong, format!("the request: {error}")))
+    NoStream::Failed(Fault::before(Class::Wrong, format!("the request: {error}")))
 }
 
 /// What an error of a stream says about its request.
-fn classify(error: &h2::Error, sent: Sent) -> (Class, Sent) {
+pub(super) fn classify(error: &h2::Error, sent: Sent) -> (Class, Sent) {
     if error.is_remote() {
         // A GOAWAY ends only the streams after its last one (RFC 9113 §6.8); those before run on, and end otherwise.
         if error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM) {
@@ -192,27 +258,35 @@ fn request(exchange: &Exchange, scheme: &str, authority: &str) -> Result<Request
     for (name, value) in exchange.headers.iter().filter(|(name, _)| name != header::HOST) {
         builder = builder.header(name, value);
     }
+    if exchange.method == Method::CONNECT {
+        builder = builder.extension(Protocol::from_static("websocket"));
+    }
     if matches!(exchange.body, Body::Fixed(_) | Body::Pattern { .. }) {
         builder = builder.header(header::CONTENT_LENGTH, exchange.body.length());
     }
     builder.body(())
 }
 
-async fn send_body(mut to: SendStream<Bytes>, exchange: &Exchange) -> Result<(), h2::Error> {
+/// How much of so many bytes may be sent now; waits until it is something.
+pub(super) async fn capacity(to: &mut SendStream<Bytes>, wanted: usize) -> Result<usize, String> {
+    to.reserve_capacity(wanted);
+    match poll_fn(|cx| to.poll_capacity(cx)).await {
+        Some(Ok(capacity)) => Ok(capacity.min(wanted)),
+        Some(Err(error)) => Err(error.to_string()),
+        None => Err("the stream has ended".into()),
+    }
+}
+
+async fn send_body(mut to: SendStream<Bytes>, exchange: &Exchange) -> Result<(), String> {
     let body = &exchange.body;
     let length = body.length();
     let mut offset = 0;
     while offset < length {
         let mut piece = body.piece(offset);
         while !piece.is_empty() {
-            to.reserve_capacity(piece.len());
-            let capacity = match poll_fn(|cx| to.poll_capacity(cx)).await {
-                Some(capacity) => capacity?,
-                None => return Ok(()),
-            };
-            let part = piece.split_to(capacity.min(piece.len()));
+            let part = piece.split_to(capacity(&mut to, piece.len()).await?);
             offset += part.len() as u64;
-            to.send_data(part, offset == length)?;
+            to.send_data(part, offset == length).map_err(|error| error.to_string())?;
         }
         if !exchange.pause.is_zero() {
             tokio::time::sleep(exchange.pause).await;
@@ -231,7 +305,7 @@ async fn read(
     let status = head.status.as_u16();
     let expected = status == expect.status;
     let mut wrong = if expected { expect.check_headers(&head.headers) } else { None };
-    let checked = expected && exchange.method != http::Method::HEAD && !matches!(status, 204 | 304);
+    let checked = expected && exchange.method != Method::HEAD && !matches!(status, 204 | 304);
     let mut checker = Checker::new(if checked { &expect.body } else { &ExpectBody::Any });
     while let Some(data) = from.data().await {
         let data = data.map_err(Broken::H2)?;

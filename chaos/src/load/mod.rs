@@ -1,7 +1,8 @@
-//! The load generator: streams of requests against a target, and the account of what became of each.
+//! The load generator: streams of requests and of WebSockets against a target, and the account of what became of each.
 
 mod account;
 mod answer;
+mod clients;
 mod exchange;
 mod histogram;
 mod http1;
@@ -10,6 +11,7 @@ mod report;
 mod running;
 mod stream;
 mod target;
+mod tunnel;
 mod worker;
 
 pub use account::Counts;
@@ -19,3 +21,4 @@ pub use report::{Class, Failure, Report, Sent, StreamReport, Window};
 pub use running::{NotReached, Running};
 pub use stream::{Load, Protocol, Stream};
 pub use target::{Target, Tls};
+pub use tunnel::Messages;

@@ -127,7 +127,8 @@ pub struct StreamReport {
     pub name: String,
     /// How many requests ended in which way.
     pub counts: Counts,
-    /// From before the write (or the connect, where one was needed) to the last byte of the answer, answered only.
+    /// From before the write (or the connect, where one was needed) to the last byte of the answer, answered only. Of
+    /// WebSockets: from the begin of each message until it had come back.
     pub latency: Histogram,
     /// Answers of another status than expected, by status.
     pub statuses: BTreeMap<u16, u64>,
@@ -218,6 +219,10 @@ impl fmt::Display for Report {
                 lost,
                 connections,
                 idle_closes,
+                opened,
+                drained,
+                messages,
+                unreturned,
                 ..
             } = stream.counts;
             writeln!(
@@ -227,6 +232,12 @@ impl fmt::Display for Report {
                  {connections} connections, {idle_closes} closed idle",
                 stream.name, stream.statuses
             )?;
+            if opened > 0 {
+                writeln!(
+                    f,
+                    "    {opened} WebSockets, {drained} drained; {messages} messages, {unreturned} not returned"
+                )?;
+            }
             let latency = &stream.latency;
             writeln!(
                 f,

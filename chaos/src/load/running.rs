@@ -10,9 +10,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::account::{Account, Counts};
+use super::clients;
 use super::report::{Failure, Report};
 use super::stream::{Load, Protocol};
-use super::worker::{self, Phase, Shared};
+use super::worker::{Phase, Shared};
 
 /// A load under way. Dropping it ends it at once.
 pub struct Running {
@@ -48,21 +49,28 @@ impl Running {
         let mut workers = JoinSet::new();
         for (index, stream) in load.streams.into_iter().enumerate() {
             let (concurrency, protocol) = (stream.concurrency, stream.protocol);
+            let messages = stream.messages.clone();
             let shared =
                 Arc::new(Shared::new(index, stream, &load.target, account.clone(), phase.subscribe()));
             for _ in 0..concurrency {
                 let shared = shared.clone();
-                match protocol {
-                    Protocol::Http1KeepAlive | Protocol::Http1NewConnection => {
-                        workers.spawn_on(worker::http1(shared), runtime.handle());
-                    }
-                    Protocol::Http2 { streams } => {
-                        let slot = Arc::default();
-                        for _ in 0..streams.max(1) {
-                            workers
-                                .spawn_on(worker::http2(shared.clone(), Arc::clone(&slot)), runtime.handle());
+                let runtime = runtime.handle();
+                let Protocol::Http2 { streams } = protocol else {
+                    match messages.clone() {
+                        None => workers.spawn_on(clients::http1(shared), runtime),
+                        Some(messages) => workers.spawn_on(clients::http1_tunnels(shared, messages), runtime),
+                    };
+                    continue;
+                };
+                let slot = Arc::default();
+                for _ in 0..streams.max(1) {
+                    let (shared, slot) = (shared.clone(), Arc::clone(&slot));
+                    match messages.clone() {
+                        None => workers.spawn_on(clients::http2(shared, slot), runtime),
+                        Some(messages) => {
+                            workers.spawn_on(clients::http2_tunnels(shared, slot, messages), runtime)
                         }
-                    }
+                    };
                 }
             }
         }
@@ -126,6 +134,15 @@ impl Running {
         self.until(&format!("{n} more answers"), within, |counts| counts.answered >= before + n).await
     }
 
+    /// Waits for `n` more messages to come back over WebSockets from now on.
+    ///
+    /// # Errors
+    /// They did not within `within`.
+    pub async fn messages(&self, n: u64, within: Duration) -> Result<Counts, NotReached> {
+        let before = self.counts().messages;
+        self.until(&format!("{n} more messages"), within, |counts| counts.messages >= before + n).await
+    }
+
     /// Waits for an answer over a connection that was begun after `moment` (as [`Running::elapsed`] gave it), and says
     /// how long after the moment it was complete.
     ///
@@ -158,7 +175,8 @@ impl Running {
         })
     }
 
-    /// Begins no further requests, and waits until none is under way (each has its deadline). Connections stay open.
+    /// Begins no further requests, and waits until none is under way (each has its deadline). Connections stay open,
+    /// but WebSockets are closed once every message has come back.
     pub async fn pause(&self) {
         self.phase.send_replace(Phase::Pause);
         self.account.until(|| (self.counts().pending() == 0).then_some(())).await;

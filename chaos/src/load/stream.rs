@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::exchange::{Exchange, Expect};
 use super::running::Running;
 use super::target::{Target, Tls};
+use super::tunnel::{self, Messages};
 
 /// A load: streams of requests against one target.
 pub struct Load {
@@ -47,7 +48,7 @@ impl Load {
 pub enum Protocol {
     /// HTTP/1.1, one request at a time on each of `concurrency` connections.
     Http1KeepAlive,
-    /// HTTP/1.1, a connection per request, asked for with `Connection: close`.
+    /// HTTP/1.1, a connection per request, asked for with `Connection: close`. For WebSockets both are the same.
     Http1NewConnection,
     /// HTTP/2: by ALPN over TLS, by prior knowledge without.
     Http2 {
@@ -69,6 +70,8 @@ pub struct Stream {
     pub(super) duration: Option<Duration>,
     pub(super) deadline: Duration,
     pub(super) generator: Generator,
+    /// What is sent over WebSockets, where each request is the handshake of one.
+    pub(super) messages: Option<Messages>,
 }
 
 pub(super) type Generator = Arc<dyn Fn(u64) -> Exchange + Send + Sync>;
@@ -90,6 +93,7 @@ impl Stream {
             duration: None,
             deadline: Duration::from_secs(10),
             generator: Arc::new(generator),
+            messages: None,
         }
     }
 
@@ -113,6 +117,16 @@ impl Stream {
             Exchange::get(format!("{prefix}{id}"), Expect::body(id.to_string()))
         })
         .name(name)
+    }
+
+    /// WebSockets to a server that sends every message back. One counts as a request: answered where it was closed in order,
+    /// by us or by the server with 1001, after which the client opens another; failed where it ended otherwise, or where
+    /// anything else came than just the messages. Over HTTP/1.1 each has a connection, over HTTP/2 it is a stream
+    /// (RFC 8441). The deadline is for the handshake, for each message to come back, and for the end after a Close.
+    pub fn websockets(protocol: Protocol, path: &str, messages: Messages) -> Stream {
+        let exchange = tunnel::handshake(path, matches!(protocol, Protocol::Http2 { .. }));
+        let stream = Stream::repeat(protocol, exchange).name(format!("{protocol:?} WebSockets {path}"));
+        Stream { messages: Some(messages), ..stream }
     }
 
     /// How it is named in the report.

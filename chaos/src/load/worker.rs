@@ -1,23 +1,18 @@
-//! The clients: each sends a request, waits for what becomes of it, and goes on.
+//! What the clients of a stream share: when the next request is begun, and how connections are made.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::account::Account;
 use super::exchange::Exchange;
 use super::report::{Class, Failure, Sent};
 use super::stream::{Protocol, Stream};
 use super::target::{Socket, Target, Wire};
-use super::{http1, http2};
-
-/// Between a failure and the next request of the same client, so that a server that is down is asked again and again
-/// but not in a busy loop.
-const AFTER_FAILURE: Duration = Duration::from_millis(1);
 
 /// What the clients are to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,15 +24,15 @@ pub(super) enum Phase {
 
 /// What the clients of one stream share.
 pub(super) struct Shared {
-    index: usize,
-    stream: Stream,
+    pub(super) index: usize,
+    pub(super) stream: Stream,
     target: Target,
-    tls: Option<tokio_rustls::TlsConnector>,
-    authority: String,
-    account: Arc<Account>,
-    phase: watch::Receiver<Phase>,
+    pub(super) tls: Option<tokio_rustls::TlsConnector>,
+    pub(super) authority: String,
+    pub(super) account: Arc<Account>,
+    pub(super) phase: watch::Receiver<Phase>,
     next: AtomicU64,
-    ends: Option<Instant>,
+    pub(super) ends: Option<Instant>,
     /// Between two requests of one client, where the stream has a rate.
     pace: Option<Duration>,
 }
@@ -95,7 +90,11 @@ impl Shared {
     }
 
     /// The next request's number, once it is time for it; `None` is the end.
-    async fn next(&self, phase: &mut watch::Receiver<Phase>, due: &mut Option<Instant>) -> Option<u64> {
+    pub(super) async fn next(
+        &self,
+        phase: &mut watch::Receiver<Phase>,
+        due: &mut Option<Instant>,
+    ) -> Option<u64> {
         loop {
             let now =
                 phase.wait_for(|phase| *phase != Phase::Pause).await.map_or(Phase::Stop, |phase| *phase);
@@ -127,7 +126,7 @@ impl Shared {
     }
 
     /// Connects, with TLS where the stream has it.
-    async fn connect(&self, deadline: Instant) -> Result<Connected, Fault> {
+    pub(super) async fn connect(&self, deadline: Instant) -> Result<Connected, Fault> {
         let begun = Instant::now();
         let (socket, wire) = match timeout_at(deadline, self.target.connect()).await {
             Ok(Ok(connected)) => connected,
@@ -159,7 +158,7 @@ impl Shared {
         Ok(Connected { socket, wire, number, begun })
     }
 
-    fn failed(&self, id: u64, connection: Option<u64>, begun: Instant, fault: Fault) {
+    pub(super) fn failed(&self, id: u64, connection: Option<u64>, begun: Instant, fault: Fault) {
         let Fault { class, sent, answered, detail } = fault;
         let begun = begun - self.account.started;
         let stream = String::new();
@@ -167,122 +166,7 @@ impl Shared {
         self.account.failed(self.index, failure);
     }
 
-    fn exchange(&self, id: u64) -> Exchange {
+    pub(super) fn exchange(&self, id: u64) -> Exchange {
         (self.stream.generator)(id)
     }
-}
-
-/// A client of HTTP/1.1, with at most one connection.
-pub(super) async fn http1(shared: Arc<Shared>) {
-    let keep_alive = shared.stream.protocol == Protocol::Http1KeepAlive;
-    let mut phase = shared.phase.clone();
-    let mut due = None;
-    let mut kept: Option<http1::Connection> = None;
-    while let Some(id) = shared.next(&mut phase, &mut due).await {
-        let exchange = shared.exchange(id);
-        let begun = Instant::now();
-        let deadline = begun + shared.stream.deadline;
-        if let Some(connection) = &mut kept {
-            match connection.idle() {
-                http1::Idle::Open => {}
-                http1::Idle::Closed => {
-                    shared.account.idle_close(shared.index);
-                    kept = None;
-                }
-                http1::Idle::Unsolicited => {
-                    let fault = Fault::before(Class::Wrong, "bytes that no request asked for");
-                    shared.failed(id, Some(connection.number), begun, fault);
-                    kept = None;
-                    continue;
-                }
-            }
-        }
-        let mut connection = match kept.take() {
-            Some(connection) => connection,
-            None => match shared.connect(deadline).await {
-                Ok(connected) => http1::Connection::new(connected),
-                Err(fault) => {
-                    shared.failed(id, None, begun, fault);
-                    sleep(AFTER_FAILURE).await;
-                    continue;
-                }
-            },
-        };
-        let first = (connection.answers == 0).then_some(connection.begun);
-        match connection.exchange(&exchange, &shared.authority, keep_alive, deadline).await {
-            Ok(reusable) => {
-                shared.account.answered(shared.index, begun, first);
-                kept = (reusable && keep_alive).then_some(connection);
-            }
-            Err((fault, reusable)) => {
-                shared.failed(id, Some(connection.number), begun, fault);
-                kept = (reusable && keep_alive).then_some(connection);
-                sleep(AFTER_FAILURE).await;
-            }
-        }
-    }
-}
-
-/// A client of HTTP/2, which shares the connection in `slot` with others and replaces it when it is no good any more.
-pub(super) async fn http2(shared: Arc<Shared>, slot: Arc<Mutex<Option<Arc<http2::Connection>>>>) {
-    let mut phase = shared.phase.clone();
-    let mut due = None;
-    while let Some(id) = shared.next(&mut phase, &mut due).await {
-        let exchange = shared.exchange(id);
-        let begun = Instant::now();
-        let deadline = begun + shared.stream.deadline;
-        let result = loop {
-            let connection = match usable(&shared, &slot, deadline).await {
-                Ok(connection) => connection,
-                Err(fault) => break Err((fault, None)),
-            };
-            let scheme = if shared.tls.is_some() { "https" } else { "http" };
-            let end = connection.exchange(&exchange, scheme, &shared.authority, deadline).await;
-            match end {
-                http2::End::Answered => break Ok(connection.note_answer().then_some(connection.begun)),
-                // The server ended it while this request had no stream yet; only on a fresh connection is that a failure.
-                http2::End::ClosedBefore(_) if connection.has_answered() && Instant::now() < deadline => {
-                    if connection.retire() {
-                        shared.account.idle_close(shared.index);
-                    }
-                }
-                http2::End::ClosedBefore(detail) => {
-                    connection.retire();
-                    break Err((Fault::before(Class::Unsent, detail), Some(connection.number)));
-                }
-                http2::End::Failed(fault) => break Err((fault, Some(connection.number))),
-            }
-        };
-        match result {
-            Ok(first_on) => shared.account.answered(shared.index, begun, first_on),
-            Err((fault, connection)) => {
-                shared.failed(id, connection, begun, fault);
-                sleep(AFTER_FAILURE).await;
-            }
-        }
-    }
-}
-
-/// The shared connection, made anew where it has ended.
-async fn usable(
-    shared: &Shared,
-    slot: &Mutex<Option<Arc<http2::Connection>>>,
-    deadline: Instant,
-) -> Result<Arc<http2::Connection>, Fault> {
-    let Ok(mut slot) = timeout_at(deadline, slot.lock()).await else {
-        return Err(Fault::before(Class::Refused, "no connection within the deadline"));
-    };
-    if let Some(connection) = &*slot {
-        if connection.is_open() {
-            return Ok(connection.clone());
-        }
-        if connection.retire() && connection.has_answered() {
-            shared.account.idle_close(shared.index);
-        }
-    }
-    *slot = None;
-    let connected = shared.connect(deadline).await?;
-    let connection = Arc::new(http2::Connection::new(connected, deadline).await?);
-    *slot = Some(connection.clone());
-    Ok(connection)
 }

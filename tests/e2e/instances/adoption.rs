@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::{gone, processes_of, rounds, signal, stage, with_instances};
-use crate::harness::stage::{balances, moves, stop};
+use crate::harness::stage::{balances, moves, stop, untouched};
 use crate::harness::{Process, Site, curl, eventually, exists, playhouse};
 
 #[test]
@@ -27,7 +27,7 @@ fn a_killed_controller_loses_nothing_and_the_next_adopts_the_same_processes() {
     }
     moves(&load, 200);
     let report = stop(load);
-    assert!(report.is_clean(), "{report}");
+    untouched(&report, "SIGKILL of the controller");
     balances(&stage.site, before, &report, "SIGKILL of the controller");
 }
 
@@ -43,7 +43,7 @@ fn instances_serve_on_without_a_controller_and_the_commands_work() {
     let tree = stage.site.playhouse(&["tree"]);
     assert!(tree.status.success(), "{tree:?}");
     let report = stop(load);
-    assert!(report.is_clean(), "{report}");
+    untouched(&report, "without a controller");
     let output = stage.site.playhouse(&["stop"]);
     assert!(output.status.success(), "{output:?}");
     pids.into_iter().for_each(gone);
@@ -148,7 +148,7 @@ fn a_controller_that_starts_with_another_file_puts_it_into_force_in_those_it_ado
     let url = stage.site.url("http", "/new");
     eventually("both answer with the new route", || (0..10).all(|_| curl([&*url]).body == b"new\n"));
     let report = stop(load);
-    assert!(report.is_clean(), "{report}");
+    untouched(&report, "adoption with another file");
     assert_eq!(stage.site.active(2), pids);
 }
 

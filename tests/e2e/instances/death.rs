@@ -4,8 +4,8 @@ use std::io::Read;
 
 use rustix::process::Signal;
 
-use super::{MOST_LOST, gone, rounds, signal, stage};
-use crate::harness::stage::{balances, moves, stop};
+use super::{gone, rounds, signal, stage};
+use crate::harness::stage::{balances, lost_what_was_in_flight, moves, stop, untouched};
 use crate::harness::{eventually, eventually_some};
 
 #[test]
@@ -26,9 +26,8 @@ fn a_killed_instance_loses_what_was_in_flight_there_and_is_replaced() {
     }
     moves(&load, 200);
     let report = stop(load);
-    let counts = report.counts;
-    assert_eq!((counts.refused, counts.status, counts.wrong, counts.lost), (0, 0, 0, 0), "{report}");
-    assert!(counts.failed() <= MOST_LOST * rounds() as u64, "{report}");
+    assert_eq!(report.counts.lost, 0, "{report}");
+    lost_what_was_in_flight(&report, rounds() as u64, "SIGKILL of an instance");
     balances(&stage.site, before, &report, "SIGKILL of an instance");
 }
 
@@ -62,7 +61,7 @@ fn a_killed_instance_that_was_starting_or_ready_loses_nothing() {
     }
     moves(&load, 200);
     let report = stop(load);
-    assert!(report.counts.failed() <= MOST_LOST, "{report}");
+    lost_what_was_in_flight(&report, 1, "SIGKILL of a starting instance");
     balances(&stage.site, before, &report, "SIGKILL of a starting instance");
 }
 
@@ -93,15 +92,16 @@ fn a_killed_instance_that_was_draining_loses_what_it_had_left() {
     stage.site.active(2);
     moves(&load, 100);
     let report = stop(load);
-    // The slow uploads of the load may have been among what it had left, and nothing else.
+    // The slow uploads of the load may have been among what it had left, and WebSockets that had not answered its Close, and
+    // nothing else.
     for failure in &report.failures {
-        assert!(failure.stream.contains("slow upload"), "{failure}\n{report}");
+        let stream = &failure.stream;
+        assert!(stream.contains("slow upload") || stream.contains("tunnels"), "{failure}\n{report}");
     }
-    let counts = report.counts;
-    assert!(counts.failed() <= 2, "{report}");
-    assert_eq!((counts.refused, counts.status, counts.wrong, counts.lost), (0, 0, 0, 0), "{report}");
+    assert_eq!(report.counts.lost, 0, "{report}");
+    lost_what_was_in_flight(&report, 1, "SIGKILL of a draining instance");
     let ledger = stage.site.admin.settled_ledger();
-    assert!(ledger.killed <= before.killed + 3, "{ledger:?}");
+    assert!(ledger.killed <= before.killed + report.counts.failed() + 1, "{ledger:?}");
 }
 
 #[test]
@@ -119,10 +119,8 @@ fn a_stuck_instance_is_replaced_first_and_then_killed() {
     stage.site.active(2);
     moves(&load, 200);
     let report = stop(load);
-    let counts = report.counts;
-    assert_eq!((counts.refused, counts.status, counts.wrong), (0, 0, 0), "{report}");
     // What it had taken in, and what its queue gave it at the last moment.
-    assert!(counts.failed() + counts.lost <= 2 * MOST_LOST, "{report}");
+    lost_what_was_in_flight(&report, 2, "SIGSTOP of an instance");
     balances(&stage.site, before, &report, "SIGSTOP of an instance");
 }
 
@@ -155,6 +153,6 @@ fn every_part_of_the_controller_can_be_killed_and_nothing_is_lost() {
     assert_eq!(stage.site.active(2), pids);
     moves(&load, 100);
     let report = stop(load);
-    assert!(report.is_clean(), "{report}");
+    untouched(&report, "kills in the controller");
     balances(&stage.site, before, &report, "kills in the controller");
 }

@@ -1,7 +1,7 @@
 //! Another configuration for all instances, under load.
 
-use super::{drained_without_loss, stage};
-use crate::harness::stage::{Stage, balances, moves, stop};
+use super::{all_drained_without_loss, stage};
+use crate::harness::stage::{Stage, balances, moves, stop, untouched};
 use crate::harness::{Site, curl, eventually};
 
 /// Reloads what `change` makes of the site, under load; no request is lost, and no process is replaced.
@@ -14,7 +14,7 @@ fn reloads(stage: &mut Stage, change: impl FnOnce(Site) -> Site) {
     stage.site.edit(change).reload();
     moves(&load, 200);
     let report = stop(load);
-    assert!(report.is_clean(), "{report}");
+    untouched(&report, "reload");
     balances(&stage.site, before, &report, "reload");
     assert_eq!(stage.site.active(2), pids);
 }
@@ -83,7 +83,7 @@ fn a_changed_certificate_is_used_by_all() {
         assert_eq!(curl(["--cacert", &ca, "--resolve", &resolve, &url]).body, b"hello\n");
     }
     let report = stop(load);
-    assert!(report.is_clean(), "{report}");
+    untouched(&report, "another certificate");
     assert_eq!(stage.site.active(2), pids);
 }
 
@@ -106,7 +106,7 @@ fn a_broken_file_changes_nothing_and_says_so() {
     assert_eq!(stage.site.playhouse(&["reload"]).status.code(), Some(1));
     moves(&load, 200);
     let report = stop(load);
-    assert!(report.is_clean(), "{report}");
+    untouched(&report, "a broken file");
     assert_eq!(stage.site.active(2), pids);
 }
 
@@ -126,6 +126,6 @@ fn other_threads_roll_the_instances_one_by_one() {
     });
     moves(&load, 200);
     let report = stop(load);
-    drained_without_loss(&report);
+    all_drained_without_loss(&report);
     balances(&stage.site, before, &report, "a roll");
 }

@@ -1,4 +1,4 @@
-"""A WebSocket server: echoes messages, and prints how each connection has ended.
+"""A WebSocket server: echoes messages (beneath `/fragments` in fragments), and prints how each connection has ended.
 
     websocket_server.py [PORT]
 """
@@ -22,8 +22,11 @@ async def echo(connection):
                 number += 1
         if path.endswith("/bye"):
             await connection.close(4001, "bye")
+        fragments = path.endswith("/fragments")
         async for message in connection:
-            await connection.send(message)
+            third = len(message) // 3
+            parts = [message[:third], message[third : 2 * third], message[2 * third :]]
+            await connection.send(parts if fragments else message)
     except ConnectionClosed:
         pass
     await connection.wait_closed()
