@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{gone, rounds, signal, with_instances};
-use crate::harness::{eventually, eventually_some, pattern};
+use crate::harness::{BINARY, eventually, eventually_some, pattern, script, tool};
 use crate::http3::{Client, Secure, balances, failures, load, moves, sha256};
 
 fn secure(min: u32, max: u32) -> Secure {
@@ -210,4 +210,43 @@ fn a_reload_takes_http3_away_and_gives_it_back() {
     assert_eq!(client.said(), json!({"status": [200, 200]}));
     assert_eq!(secure.run("basics", &[])["missing"], 404);
     secure.all_answered();
+}
+
+#[test]
+fn where_the_kernel_refuses_the_program_the_instances_pass_packets_on() {
+    let mut secure = secure(2, 3);
+    secure.site.stop();
+    assert!(secure.site.process.wait().success());
+    let refuse = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/upstreams/refuse_steering.py");
+    let python = tool("python3", "python3-venv");
+    let text = format!("#!/bin/sh\nexec {} {refuse} {BINARY} \"$@\"\n", python.display());
+    let refusing = script(&secure.site, "refusing", &text);
+    secure.site.start_again_by(&refusing);
+    secure.site.active(2);
+    let forwarded = |status: &Value| status["listeners"][0]["http3"] == "forwarded";
+    eventually("the instances have said so", || forwarded(&secure.site.admin.status()));
+
+    secure.site.write("files/big", pattern(5 << 20));
+    let mut wanderers: Vec<_> = (0..4).map(|_| secure.client("wander", &["/files/big"])).collect();
+    wanderers.iter_mut().for_each(Client::ready);
+    let mut load = load(&secure, CONNECTIONS);
+    moves(&secure, 200);
+    assert!(secure.site.playhouse(&["scale", "3"]).status.success());
+    secure.site.active(3);
+    for mut client in wanderers {
+        (0..2).for_each(|_| client.tell("move"));
+        client.go_on_with("end");
+        let said = client.said();
+        assert_eq!((&said["ports"], &said["status"]), (&json!(2), &json!([200, 200])), "{said}");
+        assert_eq!(said["sha256"], sha256(&secure.site, "files/big"));
+    }
+    assert!(secure.site.playhouse(&["scale", "2"]).status.success());
+    secure.site.active(2);
+    moves(&secure, 200);
+    load.go_on();
+    let said = load.said();
+    assert_eq!(said["failed"], json!({}), "{said}");
+    // Three requests of each wanderer beside those of the load.
+    let answered = said["answered"].as_u64().unwrap() + 4 * 3;
+    assert_eq!(secure.site.admin.settled_ledger().answered, answered);
 }
