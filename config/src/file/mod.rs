@@ -411,6 +411,8 @@ record! {
     Static {
         /// Required.
         root: PathBuf,
+        /// Where symbolic links may lead besides.
+        follow: Vec<PathBuf>,
         /// Default `["index.html"]`.
         index: Vec<String>,
         /// Codings of precompressed siblings.
@@ -444,6 +446,8 @@ record! {
         upstream: String,
         /// Required.
         root: PathBuf,
+        /// Where symbolic links may lead besides.
+        follow: Vec<PathBuf>,
         /// `root` as the servers see it; absolute.
         script_root: PathBuf,
         /// Default `["index.php", "index.html"]`.

@@ -178,8 +178,10 @@ pub enum Variable {
 /// Files beneath a root. A prefix route's own path is taken off first: with `path: "/docs/"`, `/docs/a` is `root/a`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Static {
-    /// The directory; nothing outside of it is ever opened.
+    /// The directory; nothing outside of it is ever opened, but for what `follow` allows.
     pub root: PathBuf,
+    /// Directories that symbolic links beneath the root may lead into, absolute ones too. Default none.
+    pub follow: Vec<PathBuf>,
     /// Served for a directory, the first that exists. Default `["index.html"]`.
     pub index: Vec<String>,
     /// Siblings tried in the client's order of preference, this order where it has none.
@@ -215,8 +217,10 @@ pub struct Proxy {
 pub struct FastCgi {
     /// The name of an upstream that exists and speaks FastCGI.
     pub upstream: Arc<str>,
-    /// The directory; nothing outside of it is run or opened.
+    /// The directory; nothing outside of it is run or opened, but for what `follow` allows.
     pub root: PathBuf,
+    /// Directories that symbolic links beneath the root may lead into, absolute ones too. Default none.
+    pub follow: Vec<PathBuf>,
     /// The same directory as the servers see it. Default `root`.
     pub script_root: PathBuf,
     /// What answers for a directory, the first that exists. Default `index.php`, `index.html`.

@@ -22,6 +22,7 @@ impl Resolver<'_, '_> {
         let root = self
             .required(raw.root.as_deref(), &root_at, "missing; name the directory of the scripts")
             .and_then(|root| self.path(root, &root_at));
+        let follow = self.paths(raw.follow.as_deref(), &at.field("follow"));
         let upstream = self.upstream_name(raw.upstream.as_deref(), upstreams, at);
         let script_at = at.field("script_root");
         let script_root = match raw.script_root.as_deref() {
@@ -43,6 +44,7 @@ impl Resolver<'_, '_> {
             upstream: upstream?,
             script_root: script_root?.unwrap_or_else(|| root.clone()),
             root,
+            follow: follow?,
             index: index?,
             split: split?,
             front_controller: raw.front_controller.unwrap_or(true),

@@ -133,6 +133,18 @@ impl Resolver<'_, '_> {
         }
     }
 
+    fn paths(&mut self, paths: Option<&[PathBuf]>, at: &At) -> Option<Vec<PathBuf>> {
+        let mut valid = Some(Vec::new());
+        for (position, path) in paths.unwrap_or_default().iter().enumerate() {
+            let path = self.path(path, &at.index(position));
+            valid = valid.zip(path).map(|(mut paths, path)| {
+                paths.push(path);
+                paths
+            });
+        }
+        valid
+    }
+
     /// Reports a name that stands twice; the file's reader has done so already, sites built in code come here.
     fn unique_names<T>(&mut self, named: &Named<T>, at: &At) {
         let mut seen = std::collections::HashSet::new();

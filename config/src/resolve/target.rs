@@ -80,6 +80,7 @@ impl Resolver<'_, '_> {
         let root = self
             .required(raw.root.as_deref(), &root_at, "missing; name the directory of the files")
             .and_then(|root| self.path(root, &root_at));
+        let follow = self.paths(raw.follow.as_deref(), &at.field("follow"));
         let index = self.index(raw.index.as_deref(), &at.field("index"));
         let mut precompressed = Vec::new();
         for (position, encoding) in raw.precompressed.iter().flatten().enumerate() {
@@ -93,7 +94,13 @@ impl Resolver<'_, '_> {
             Some(value) => self.header_value(value, &at.field("cache_control")).map(Some),
             None => Some(None),
         };
-        Some(Static { root: root?, index: index?, precompressed, cache_control: cache_control? })
+        Some(Static {
+            root: root?,
+            follow: follow?,
+            index: index?,
+            precompressed,
+            cache_control: cache_control?,
+        })
     }
 
     pub(super) fn index(&mut self, raw: Option<&[String]>, at: &At) -> Option<Vec<String>> {

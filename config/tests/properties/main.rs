@@ -46,7 +46,7 @@ const SITE: &str = r##"// A site.
         (path: "/own", to: Handler("own"), max_body: None),
         (path: "/ws", to: Proxy("api"), tunnel: (protocols: ["websocket", "SPDY/3.1"], idle: "5m", life: "1day", ping: "30s",
                                                  on_reload: Drain)),
-        (path: "/", to: Static(root: "public", index: [], precompressed: [Br, Zstd, Gzip], cache_control: "no-cache")),
+        (path: "/", to: Static(root: "public", follow: ["/usr/share/javascript"], index: [], precompressed: [Br, Zstd, Gzip], cache_control: "no-cache")),
     ],
 )
 "##;

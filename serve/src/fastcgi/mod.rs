@@ -21,7 +21,7 @@ mod sendfile;
 mod tests;
 mod wire;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -70,8 +70,9 @@ impl FastCgiTarget {
         upstream: Arc<Upstream>,
         cache: &Arc<FileCache>,
     ) -> Self {
-        let files = |root: &Path| model::Static {
+        let files = |root: &Path, follow: &[PathBuf]| model::Static {
             root: root.to_owned(),
+            follow: follow.to_owned(),
             index: Vec::new(),
             precompressed: Vec::new(),
             cache_control: None,
@@ -94,7 +95,7 @@ impl FastCgiTarget {
         let root = config.script_root.as_os_str().as_encoded_bytes();
         FastCgiTarget {
             upstream,
-            files: Static::new(&files(&config.root), path, cache),
+            files: Static::new(&files(&config.root, &config.follow), path, cache),
             label: label.clone(),
             prefix: match path {
                 PathPattern::Prefix(prefix) => prefix.len(),
@@ -106,7 +107,7 @@ impl FastCgiTarget {
             split,
             params: params.freeze(),
             buffer: usize::try_from(config.buffer).unwrap_or(usize::MAX),
-            sendfile: config.sendfile.as_ref().map(|root| Static::new(&files(root), path, cache)),
+            sendfile: config.sendfile.as_ref().map(|root| Static::new(&files(root, &[]), path, cache)),
             sendfile_root: sendfile_root.into(),
         }
     }

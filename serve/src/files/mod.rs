@@ -16,7 +16,8 @@
 //!
 //! # Confinement
 //! `openat2` with `RESOLVE_BENEATH` and `RESOLVE_NO_MAGICLINKS` (Linux 5.6): symlinks may lead anywhere beneath the root,
-//! not out of it, and absolute ones nowhere. Only regular files are served. Dot files are files like any other.
+//! not out of it, and absolute ones nowhere, unless the route names directories that they may lead into; there the same
+//! holds. Only regular files are served. Dot files are files like any other.
 
 mod accept_encoding;
 mod body;

@@ -1,10 +1,10 @@
 //! Finding a file beneath a root.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -24,6 +24,8 @@ use super::head::Head;
 pub(super) struct Root {
     /// Ends with a slash.
     directory: PathBuf,
+    /// Where symlinks may lead besides.
+    follow: Box<[PathBuf]>,
     cache: Arc<FileCache>,
     /// What distinguishes this root's entries in the cache; the same for an unchanged configuration.
     identity: Arc<u64>,
@@ -64,7 +66,10 @@ impl Root {
             directory.push(b'/');
         }
         let directory = PathBuf::from(OsString::from_vec(directory));
-        let remote = rustix::fs::statfs(&directory).is_ok_and(|fs| is_remote(fs.f_type as u64));
+        let follow: Box<[PathBuf]> = config.follow.clone().into();
+        let remote =
+            |directory: &PathBuf| rustix::fs::statfs(directory).is_ok_and(|fs| is_remote(fs.f_type as u64));
+        let remote = remote(&directory) || follow.iter().any(remote);
         Root {
             identity: cache.identity(config),
             cache: cache.clone(),
@@ -72,6 +77,7 @@ impl Root {
             varies: !config.precompressed.is_empty(),
             remote: AtomicBool::new(remote),
             directory,
+            follow,
         }
     }
 
@@ -162,26 +168,51 @@ impl Root {
         Ok(Some((file, Stamp::of(&status))))
     }
 
-    /// Opens what is at a path, which cannot lead out of the root.
+    /// Opens what is at a path, which cannot lead out of the root and the directories that links may lead into.
     fn open_beneath(&self, relative: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-        let root = rustix::fs::openat(
-            rustix::fs::CWD,
-            &self.directory,
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Permissions::empty(),
-        )?;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let open = || rustix::fs::openat2(&root, relative, flags, Permissions::empty(), resolve);
-        // A rename elsewhere while `..` of a symlink was resolved; the kernel cannot say whether we are still beneath.
-        let mut opened = open();
-        for _ in 0..8 {
-            if !matches!(opened, Err(Errno::AGAIN | Errno::INTR)) {
-                break;
-            }
-            opened = open();
+        match open_beneath(&self.directory, relative, flags) {
+            Err(Errno::XDEV) if !self.follow.is_empty() => self.open_followed(relative, flags),
+            opened => opened,
         }
-        opened
     }
+
+    /// Opens what is at a path that leads out of the root, beneath the directory that it leads into. Where it leads is
+    /// found out first; should that have changed by then, the kernel still refuses what is not beneath that directory.
+    fn open_followed(&self, relative: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        let error = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::NOENT);
+        let path = self.directory.join(OsStr::from_bytes(relative));
+        let path = std::fs::canonicalize(path).map_err(error)?;
+        // Links back into the root are among those that lead out of the others.
+        for allowed in self.follow.iter().chain([&self.directory]) {
+            let Ok(allowed) = std::fs::canonicalize(allowed) else { continue };
+            if let Ok(rest) = path.strip_prefix(&allowed) {
+                let rest = if rest.as_os_str().is_empty() { b"." } else { rest.as_os_str().as_bytes() };
+                return open_beneath(&allowed, rest, flags);
+            }
+        }
+        Err(Errno::XDEV)
+    }
+}
+
+/// Opens what is at a path beneath a directory, and nothing else.
+fn open_beneath(directory: &Path, relative: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let root = rustix::fs::openat(
+        rustix::fs::CWD,
+        directory,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Permissions::empty(),
+    )?;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let open = || rustix::fs::openat2(&root, relative, flags, Permissions::empty(), resolve);
+    // A rename elsewhere while `..` of a symlink was resolved; the kernel cannot say whether we are still beneath.
+    let mut opened = open();
+    for _ in 0..8 {
+        if !matches!(opened, Err(Errno::AGAIN | Errno::INTR)) {
+            break;
+        }
+        opened = open();
+    }
+    opened
 }
 
 fn streamed(root: &Root, head: Head, file: OwnedFd) -> Found {

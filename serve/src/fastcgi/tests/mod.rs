@@ -166,6 +166,7 @@ fn config(root: &Path) -> model::FastCgi {
         front_controller: true,
         params: Vec::new(),
         buffer: 1000,
+        follow: Vec::new(),
         sendfile: None,
     }
 }

@@ -44,6 +44,63 @@ async fn nothing_outside_of_the_root_is_ever_opened() {
     assert_eq!(site.get(&name).await.0, NOT_FOUND);
 }
 
+#[tokio::test]
+async fn links_lead_into_the_directories_that_are_named_and_no_further() {
+    let site = Site::new(&[("a.txt", "inside"), ("sub/x", "x")]);
+    let outside = site.directory.path().to_owned();
+    for (path, content) in [
+        ("shared/a.js", "a"),
+        ("shared/deep/index.html", "index"),
+        ("shared-not/a.js", "no"),
+        ("secret", "secret"),
+    ] {
+        let path = outside.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    symlink(outside.join("shared"), site.root("absolute")).unwrap();
+    symlink("../shared", site.root("relative")).unwrap();
+    symlink("../../shared/a.js", site.root("sub/a.js")).unwrap();
+    symlink(site.root("a.txt"), site.root("into-itself.txt")).unwrap();
+    symlink(site.root("a.txt"), outside.join("shared/back.txt")).unwrap();
+    symlink("../secret", outside.join("shared/secret")).unwrap();
+    symlink("../shared-not", site.root("not")).unwrap();
+    symlink(outside.join("secret"), site.root("secret")).unwrap();
+    symlink("/proc/self/root/etc/passwd", site.root("magic")).unwrap();
+    let uris = [
+        "/absolute/a.js",
+        "/relative/a.js",
+        "/sub/a.js",
+        "/absolute/deep/",
+        "/into-itself.txt",
+        "/absolute/back.txt",
+    ];
+    for uri in uris {
+        assert_eq!(site.get(uri).await.0, NOT_FOUND, "{uri}, as long as nothing is named");
+    }
+    let shared = outside.join("shared");
+    let site = site.with(|config| config.follow = vec![shared]);
+    // The second time it is in memory.
+    for _ in 0..2 {
+        for (uri, content) in uris.into_iter().zip(["a", "a", "a", "index", "inside", "inside"]) {
+            assert_eq!(site.get(uri).await, ok(content), "{uri}");
+        }
+    }
+    for uri in
+        ["/absolute/secret", "/not/a.js", "/secret", "/magic", "/absolute/../secret", "/absolute/missing"]
+    {
+        assert_eq!(site.get(uri).await.0, NOT_FOUND, "{uri}");
+    }
+    assert_eq!(site.get("/absolute").await.0, 301);
+    // Where it leads is looked at anew for each request.
+    fs::remove_file(site.root("relative")).unwrap();
+    symlink("../shared-not", site.root("relative")).unwrap();
+    assert_eq!(site.get("/relative/a.js").await.0, NOT_FOUND);
+    fs::remove_file(outside.join("shared/a.js")).unwrap();
+    symlink("../secret", outside.join("shared/a.js")).unwrap();
+    assert_eq!(site.get("/absolute/a.js").await.0, NOT_FOUND);
+}
+
 #[test]
 fn no_way_of_writing_a_path_leads_out_of_the_root() {
     let site = Site::new(&[("a", "inside"), ("sub/a", "inside"), ("sub/index.html", "inside")]);

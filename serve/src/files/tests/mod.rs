@@ -36,6 +36,7 @@ impl Site {
         fs::create_dir(&root).unwrap();
         let config = model::Static {
             root,
+            follow: Vec::new(),
             index: vec!["index.html".to_owned()],
             precompressed: Vec::new(),
             cache_control: None,
