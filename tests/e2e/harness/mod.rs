@@ -4,6 +4,8 @@
 //! ended and reaped when its value is dropped. All ports are chosen by the kernel.
 
 mod admin;
+mod applications;
+mod browser;
 mod builds;
 mod certificates;
 mod clock;
@@ -11,6 +13,7 @@ mod curl;
 mod fpm;
 mod generators;
 mod haproxy;
+mod mariadb;
 mod openssl;
 mod process;
 mod real;
@@ -22,6 +25,8 @@ pub mod websocket;
 mod wire;
 
 pub use admin::Admin;
+pub use applications::{install, libraries};
+pub use browser::Browser;
 pub use builds::{build_of, called, program_of, relabelled, script, with_crash_at};
 pub use certificates::{Algorithm, Authority};
 pub use clock::Ahead;
@@ -29,6 +34,7 @@ pub use curl::{Answer, curl};
 pub use fpm::Fpm;
 pub use generators::{H2load, Wrk};
 pub use haproxy::Haproxy;
+pub use mariadb::Mariadb;
 pub use openssl::resumes;
 pub use process::{Process, tool};
 pub use real::{Real, javascript, python};

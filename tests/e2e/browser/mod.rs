@@ -1,0 +1,3 @@
+//! What a browser makes of a site.
+
+mod websockets;
