@@ -374,6 +374,12 @@ fn errors_of_scripts() {
     ] {
         assert_eq!(errors(&site(to, upstream)), expected, "for {to}");
     }
+    let shared =
+        site("FastCgi(upstream: \"php\", root: \"/a\")", "servers: [\"a:1\"], keep_alive: (max_idle: 3)");
+    assert_eq!(
+        errors(&shared.replacen("name:", "instances: (max: 4), name:", 1)),
+        "site.ron:1:131: upstreams.php.keep_alive.max_idle: 3 is too few to be shared by 4 instances; write at least 4, or 0"
+    );
 }
 
 #[test]

@@ -19,6 +19,21 @@ fn site(fields: &str) -> Site {
 }
 
 #[test]
+fn idle_connections_to_programs_are_shared_by_all_instances() {
+    let share = |instances: &str, keep_alive: &str, to: &str| {
+        let upstreams = format!("upstreams: {{\"u\": (servers: [\"a:1\"], {keep_alive})}}");
+        site(&format!("{instances}{upstreams}, routes: [(to: {to})]")).upstreams[0].keep_alive.max_idle
+    };
+    let (fastcgi, proxy) = ("FastCgi(upstream: \"u\", root: \"r\")", "Proxy(\"u\")");
+    let (four, eleven) = ("instances: (max: 4), ", "keep_alive: (max_idle: 11)");
+    assert_eq!(share("", eleven, fastcgi), 11);
+    assert_eq!(share(four, eleven, fastcgi), 2);
+    assert_eq!(share(four, "keep_alive: (max_idle: 0)", fastcgi), 0);
+    assert_eq!(share(four, "keep_alive: (timeout: \"1s\")", fastcgi), 0);
+    assert_eq!(share(four, eleven, proxy), 11);
+}
+
+#[test]
 fn what_is_not_written_has_its_default() {
     let site = site("upstreams: {\"u\": (servers: [\"a:1\"], health: \"/\")}, routes: [(to: Static(\"p\"))]");
     assert_eq!((site.threads, &site.instances), (None, &None));

@@ -151,8 +151,9 @@ impl Default for UpstreamTimeouts {
 /// Idle connections to each server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// Kept per server; 0 closes after each answer. Default 64, and 0 for FastCGI: behind each idle connection a process
-    /// waits that serves nobody else.
+    /// Kept per server and instance; 0 closes after each answer. Default 64, and 0 for FastCGI: behind each idle connection a
+    /// process waits that serves nobody else. For FastCGI a site says how many all of its instances keep, and this is the
+    /// share of one.
     pub max_idle: usize,
     /// An idle connection is closed after this. Default 60 s.
     pub timeout: Duration,

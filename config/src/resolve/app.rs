@@ -69,7 +69,7 @@ impl Resolver<'_, '_> {
         };
         let limits = self.process_limits(raw.limits.as_ref(), &at.field("limits"));
         let timeouts = self.upstream_timeouts(raw.timeouts.as_ref(), &at.field("timeouts"));
-        let keep_alive = self.keep_alive(raw.keep_alive.as_ref(), None, &at.field("keep_alive"));
+        let keep_alive = self.keep_alive(raw.keep_alive.as_ref(), None, 1, &at.field("keep_alive"));
         valid?;
         Some(App {
             name: name.into(),

@@ -47,7 +47,10 @@ pub(crate) fn site(raw: &file::Site, directory: &Path, report: &mut Report<'_>) 
     let admin_bind = raw.admin.as_ref().and_then(|admin| admin.bind.as_ref()?.parse().ok());
     let drain = drain_timeout.unwrap_or(DRAIN_TIMEOUT);
     let listeners = resolver.listeners(raw.listeners.as_ref(), admin_bind, drain, &at.field("listeners"));
-    let upstreams = resolver.upstreams(raw.upstreams.as_ref(), raw.routes.as_deref(), &at.field("upstreams"));
+    let most =
+        instances.as_ref().and_then(Option::as_ref).map_or(1, |instances| instances.max.get() as usize);
+    let upstreams =
+        resolver.upstreams(raw.upstreams.as_ref(), raw.routes.as_deref(), most, &at.field("upstreams"));
     let apps = resolver.apps(raw, &at.field("apps"));
     let routes = resolver.routes(raw, &at.field("routes"));
     Some(Site {

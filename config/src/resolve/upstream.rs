@@ -30,12 +30,16 @@ impl Resolver<'_, '_> {
         &mut self,
         raw: Option<&Named<file::Upstream>>,
         routes: Option<&[file::Route]>,
+        instances: usize,
         at: &At,
     ) -> Option<Vec<Upstream>> {
         let Some(raw) = raw else { return Some(Vec::new()) };
         self.unique_names(raw, at);
-        let upstreams: Vec<Option<Upstream>> =
-            raw.0.iter().map(|(name, raw)| self.upstream(name, raw, routes, &at.key(name))).collect();
+        let upstreams: Vec<Option<Upstream>> = raw
+            .0
+            .iter()
+            .map(|(name, raw)| self.upstream(name, raw, routes, instances, &at.key(name)))
+            .collect();
         upstreams.into_iter().collect()
     }
 
@@ -44,6 +48,7 @@ impl Resolver<'_, '_> {
         name: &str,
         raw: &file::Upstream,
         routes: Option<&[file::Route]>,
+        instances: usize,
         at: &At,
     ) -> Option<Upstream> {
         let valid = self.name(name, at);
@@ -61,7 +66,8 @@ impl Resolver<'_, '_> {
         };
         let ejection = self.ejection(raw.ejection.as_ref(), &at.field("ejection"));
         let timeouts = self.upstream_timeouts(raw.timeouts.as_ref(), &at.field("timeouts"));
-        let keep_alive = self.keep_alive(raw.keep_alive.as_ref(), protocol, &at.field("keep_alive"));
+        let keep_alive_at = at.field("keep_alive");
+        let keep_alive = self.keep_alive(raw.keep_alive.as_ref(), protocol, instances, &keep_alive_at);
         let retries = self.count_or(raw.retries, RETRIES, &at.field("retries"), 0..=MAX_RETRIES);
         valid?;
         Some(Upstream {
@@ -204,6 +210,7 @@ impl Resolver<'_, '_> {
         &mut self,
         raw: Option<&file::KeepAlive>,
         protocol: Option<UpstreamProtocol>,
+        instances: usize,
         at: &At,
     ) -> Option<KeepAlive> {
         let mut default = KeepAlive::default();
@@ -211,7 +218,20 @@ impl Resolver<'_, '_> {
             default.max_idle = 0;
         }
         let Some(raw) = raw else { return Some(default) };
-        let max_idle = self.count_or(raw.max_idle, default.max_idle, &at.field("max_idle"), 0..=MAX_IDLE);
+        let max_at = at.field("max_idle");
+        let max_idle = match self.count_or(raw.max_idle, default.max_idle, &max_at, 0..=MAX_IDLE) {
+            // The processes behind are the site's: what all instances keep together is what was asked for.
+            Some(count) if protocol == Some(UpstreamProtocol::FastCgi) => match count / instances {
+                0 if count > 0 => {
+                    let message = format!(
+                        "{count} is too few to be shared by {instances} instances; write at least {instances}, or 0"
+                    );
+                    self.refuse(&max_at, message)
+                }
+                share => Some(share),
+            },
+            count => count,
+        };
         let timeout = self.duration(raw.timeout, default.timeout, &at.field("timeout"));
         Some(KeepAlive { max_idle: max_idle?, timeout: timeout? })
     }

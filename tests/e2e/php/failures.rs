@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{KEEPING, site, under_load};
-use crate::harness::{Fpm, Wire, curl, eventually};
+use super::{KEEPING, root, site, under_load};
+use crate::harness::{Fpm, Site, Wire, curl, eventually};
 
 #[test]
 fn processes_that_are_recycled_lose_nothing() {
@@ -93,6 +93,66 @@ fn while_all_processes_are_busy_requests_wait_and_idle_connections_block_nobody(
         assert!(begun.elapsed() < Duration::from_secs(30), "no idle connection has to expire for it");
         assert_eq!(site.admin.settled_ledger().upstream_failed, 0);
     }
+}
+
+#[test]
+fn a_full_queue_makes_requests_wait_and_at_last_says_504() {
+    // One at work, and a queue of one or two behind it.
+    let fpm = Fpm::start(1, "listen.backlog = 1");
+    for server in [fpm.unix(), fpm.tcp()] {
+        let site = site(&server, "timeouts: (connect: \"20s\")");
+        let go = site.path("go");
+        let mut slow = site.wire();
+        slow.send(format!("GET /wait.php?silent&for={} HTTP/1.1\r\nHost: x\r\n\r\n", go.display()));
+        let mut waiting: Vec<Wire> = (0..10).map(|_| site.wire()).collect();
+        for (number, wire) in waiting.iter_mut().enumerate() {
+            wire.send(format!("GET /index.php?{number} HTTP/1.1\r\nHost: x\r\n\r\n"));
+        }
+        eventually("all are on their way", || site.admin.metric("playhouse_upstream_in_flight", &[]) == 11.0);
+        std::fs::write(&go, "").unwrap();
+        assert_eq!(slow.response().status, 200);
+        for (number, wire) in waiting.iter_mut().enumerate() {
+            let answer = wire.response();
+            assert!(answer.text().contains(&format!("\"QUERY_STRING\":\"{number}\"")), "{answer:?}");
+        }
+        assert_eq!(site.admin.settled_ledger().upstream_failed, 0);
+    }
+    let site = site(&fpm.unix(), "timeouts: (connect: \"300ms\"), retries: 0, ejection: Off");
+    let go = site.path("go");
+    let slow = format!("GET /wait.php?silent&for={} HTTP/1.1\r\nHost: x\r\n\r\n", go.display());
+    let mut wires: Vec<Wire> = (0..10).map(|_| site.wire()).collect();
+    for wire in &mut wires {
+        wire.send(&slow);
+    }
+    let failures = || site.admin.metric("playhouse_upstream_failures_total", &["kind=\"connect_timeout\""]);
+    eventually("those that do not fit have given up", || failures() >= 7.0);
+    std::fs::write(&go, "").unwrap();
+    let statuses: Vec<u16> = wires.iter_mut().map(|wire| wire.response().status).collect();
+    let count = |status| statuses.iter().filter(|seen| **seen == status).count();
+    assert!(count(200) >= 1 && count(504) >= 7 && count(200) + count(504) == 10, "{statuses:?}");
+}
+
+#[test]
+fn idle_connections_of_all_instances_together_leave_processes_for_others() {
+    let fpm = Fpm::start(4, "");
+    let site = Site::new()
+        .field("instances: (min: 3, max: 3)")
+        .upstream("php", format!("(servers: [\"{}\"], keep_alive: (max_idle: 3))", fpm.unix()))
+        .route(format!("(path: \"/\", to: FastCgi(upstream: \"php\", root: \"{}\"))", root()))
+        .start();
+    site.active(3);
+    let idle = || site.admin.metric("playhouse_upstream_idle_connections", &[]);
+    // Until each of the three has one.
+    eventually("all keep their share", || {
+        curl([site.url("http", "/session.php")]).expect(200);
+        idle() == 3.0
+    });
+    for _ in 0..20 {
+        curl([site.url("http", "/session.php")]).expect(200);
+        curl(["-d", "a=1", &site.url("http", "/form.php")]).expect(200);
+        assert!(idle() <= 3.0);
+    }
+    assert_eq!(site.admin.settled_ledger().upstream_failed, 0);
 }
 
 #[test]
