@@ -39,7 +39,7 @@ impl Fpm {
             )
         };
         let configuration = format!(
-            "[global]\nerror_log = {here}/fpm.log\ndaemonize = no\n{}{}",
+            "[global]\nerror_log = {here}/fpm.log\ndaemonize = no\nprocess_control_timeout = 5s\n{}{}",
             pool("unix", &format!("{here}/fpm.sock")),
             pool("tcp", &tcp.to_string())
         );
@@ -75,6 +75,16 @@ impl Fpm {
         if let Some(pid) = child.and_then(Pid::from_raw) {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
         }
+    }
+
+    /// Has it start again by itself, its scripts ending first (SIGUSR2); returns when it has.
+    #[track_caller]
+    pub fn reload(&self) {
+        let log = self.folder.path().join("fpm.log");
+        let ready = || std::fs::read_to_string(&log).unwrap_or_default().matches("ready to handle").count();
+        let before = ready();
+        self.process.signal(Signal::USR2);
+        eventually("php-fpm has started again", || ready() > before);
     }
 
     /// Starts it again where it was.

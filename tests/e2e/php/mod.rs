@@ -2,6 +2,7 @@
 
 mod application;
 mod failures;
+mod kills;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,0 +1,3 @@
+<?php
+// What is behind its name.
+echo substr($_SERVER['PATH_INFO'] ?? '', 1);
