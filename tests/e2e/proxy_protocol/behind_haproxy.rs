@@ -2,8 +2,12 @@
 
 use std::net::SocketAddr;
 
-use super::{refused, site, told};
-use crate::harness::{Algorithm, Authority, Haproxy, Wire, curl, eventually};
+use playhouse_chaos::{Class, Expect, Load, Protocol, Stream};
+use rustix::process::Signal;
+
+use super::{from, refused, site, told};
+use crate::harness::stage::{balances, moves, stop};
+use crate::harness::{Algorithm, Authority, Haproxy, Running, Site, Wire, curl, eventually, eventually_some};
 
 /// Frontends in the clear with version 1 and 2 of the header, and one where TLS ends at HAProxy.
 fn configuration(addresses: &[SocketAddr], socket: &str, certificate: &str) -> String {
@@ -71,4 +75,94 @@ fn haproxy_in_front_over_a_unix_socket_names_its_clients() {
         site.admin.kill_and_see_it_back("instance-1/listeners/http", "kill");
     }
     assert_eq!(site.admin.settled_ledger().killed, 0);
+}
+
+/// Frontends in the clear, with version 1 and 2 of the header, in front of this socket of a site.
+fn in_front_of(site: &Running, socket: &str) -> Haproxy {
+    let socket = site.path(socket).display().to_string();
+    Haproxy::start(2, |addresses| {
+        let [one, two] = addresses else { panic!("two frontends") };
+        format!(
+            "frontend one\n  bind {one}\n  default_backend one\nfrontend two\n  bind {two}\n  default_backend two\n\
+             backend one\n  server site unix@{socket} send-proxy\nbackend two\n  server site unix@{socket} send-proxy-v2\n"
+        )
+    })
+}
+
+#[test]
+fn limits_are_for_the_clients_of_haproxy() {
+    let upstream = told();
+    let site = site(
+        r#"(bind: "unix:edge.sock", proxy_protocol: Required,
+            limits: (connections_per_address: 2, rate: (per_second: 1, burst: 4)))"#,
+        &upstream,
+    );
+    let haproxy = in_front_of(&site, "edge.sock");
+    for (number, frontend) in (20..).step_by(10).zip(&haproxy.addresses) {
+        let (one, other) = ([127, 0, 0, number], [127, 0, 0, number + 1]);
+        let mut held = [from(one, *frontend), from(one, *frontend)];
+        for wire in &mut held {
+            wire.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(wire.response().status, 200);
+        }
+        from(one, *frontend).expect_closed();
+        let mut wire = from(other, *frontend);
+        wire.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(20));
+        let statuses: Vec<u16> = (0..20).map(|_| wire.response().status).collect();
+        assert!(statuses[..4] == [200; 4] && statuses.contains(&429), "{statuses:?}");
+    }
+}
+
+#[test]
+fn clients_of_haproxy_lose_no_more_by_deaths_than_their_own_would() {
+    let site = Site::new()
+        .field("instances: (min: 2, max: 3, scaling: (up_at: 1.0, down_at: 0.0))")
+        .listener("edge", r#"(bind: "unix:edge.sock", proxy_protocol: Required)"#)
+        .route(r#"(path: "/", to: Respond("hello\n"))"#)
+        .start();
+    let mut pids = site.active(2);
+    let haproxy = in_front_of(&site, "edge.sock");
+    let load = |frontend: SocketAddr| {
+        let hello = || Expect::body("hello\n");
+        Load::new(frontend)
+            .stream(Stream::get(Protocol::Http1KeepAlive, "/", hello()).name("kept").concurrency(4))
+            .stream(Stream::get(Protocol::Http1NewConnection, "/", hello()).name("new").concurrency(2))
+            .stream(Stream::get(Protocol::Http2 { streams: 4 }, "/", hello()).name("h2"))
+            .start()
+            .expect("the load starts")
+    };
+    let in_flight = 4 + 2 + 4;
+    for frontend in haproxy.addresses.clone() {
+        let before = site.admin.settled_ledger();
+        let running = load(frontend);
+        for how in ["kill", "panic"] {
+            for instance in site.instances() {
+                moves(&running, 100);
+                site.admin.kill_and_see_it_back(&format!("{}/listeners/edge", instance.name), how);
+            }
+        }
+        moves(&running, 100);
+        let report = stop(running);
+        assert!(report.is_clean(), "{report}");
+        let spent = balances(&site, before, &report, "kills of acceptors");
+        assert_eq!(spent.killed, 0, "{spent:?}");
+
+        let before = site.admin.settled_ledger();
+        let running = load(frontend);
+        moves(&running, 200);
+        let victim = pids[0];
+        rustix::process::kill_process(victim, Signal::KILL).expect("a process of the site");
+        pids = eventually_some("another is active in its place", || {
+            let now = site.active(2);
+            (!now.contains(&victim)).then_some(now)
+        });
+        moves(&running, 200);
+        let report = stop(running);
+        for failure in &report.failures {
+            let broken = matches!(failure.class, Class::InFlight | Class::InFlightReused | Class::Unsent);
+            assert!(broken, "{failure}\n{report}");
+        }
+        assert!(report.counts.failed() <= in_flight, "{report}");
+        balances(&site, before, &report, "SIGKILL of an instance");
+    }
 }

@@ -1,12 +1,12 @@
 //! Headers byte by byte, from proxies and from those who only say that they are.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{LOCAL, OPTIONAL, OVER_TLS, REQUEST, REQUIRED, asked, refused, site, told, v1, v2};
+use super::{LOCAL, OPTIONAL, OVER_TLS, REQUEST, REQUIRED, asked, from, refused, site, told, v1, v2};
 use crate::harness::{Algorithm, Authority, Site, Wire, curl, eventually};
 
 #[test]
@@ -116,22 +116,52 @@ fn what_is_no_whole_header_is_closed_without_an_answer() {
     }
     // Cut off at every byte, by the end of the stream.
     let header = v2([192, 0, 2, 1], OVER_TLS);
-    for length in 1..header.len() {
-        let mut wire = site.wire();
-        wire.send(&header[..length]).finish();
-        assert_eq!(wire.rest(), b"", "cut at {length}");
+    let six = b"PROXY TCP6 2001:db8::7 2001:db8::1 50000 443\r\n".to_vec();
+    let mut cuts = 0;
+    for header in [&header, &v1("192.0.2.1"), &six] {
+        for length in 1..header.len() {
+            let mut wire = site.wire();
+            wire.send(&header[..length]).finish();
+            assert_eq!(wire.rest(), b"", "cut at {length}");
+            cuts += 1;
+        }
     }
     // Or by silence.
     let mut slow = site.wire();
     slow.send(&header[..20]);
     slow.expect_closed();
-    let expected = (count + header.len()) as f64;
+    let expected = (count + cuts + 1) as f64;
     eventually("all are counted", || refused(&site) == expected);
     assert_eq!(site.admin.settled_ledger().accepted, 0);
     assert_eq!(upstream.accepted(), 0);
     let warnings = site.process.stderr().iter().filter(|line| line.contains("PROXY header")).count();
     assert_eq!(warnings, 1, "who can connect cannot fill the log\n{}", site.process.output());
     assert_eq!(asked(site.wire(), &header), "192.0.2.1 https shop.test");
+}
+
+#[test]
+fn the_longest_headers_are_read_and_longer_ones_are_not() {
+    let upstream = told();
+    let site = site(REQUIRED, &upstream);
+    // 107 bytes, as the specification says of version 1.
+    let unknown = |length: usize| {
+        let frame = "PROXY UNKNOWN \r\n".len();
+        format!("PROXY UNKNOWN {}\r\n", "x".repeat(length - frame)).into_bytes()
+    };
+    // 4 KiB of what is ignored, in version 2: a head of 16 bytes, addresses of 12, a TLV's three.
+    let padded = |length: usize| {
+        let value = length - 16 - 12 - 3;
+        let tlv = [&[0xee][..], &(value as u16).to_be_bytes(), &vec![0; value]].concat();
+        v2([192, 0, 2, 1], &tlv)
+    };
+    assert_eq!(asked(site.wire(), &unknown(107)), "127.0.0.1 http shop.test");
+    assert_eq!(asked(site.wire(), &padded(4096)), "192.0.2.1 http shop.test");
+    for header in [unknown(108), padded(4097), padded(65_000)] {
+        let mut wire = site.wire();
+        let _ = wire.try_send([&header, REQUEST.as_bytes()].concat());
+        assert_eq!(wire.rest(), b"", "{} bytes", header.len());
+    }
+    eventually("they are counted", || refused(&site) == 3.0);
 }
 
 #[test]
@@ -152,14 +182,7 @@ fn health_checks_of_proxies_make_no_noise() {
 #[test]
 fn a_forged_header_of_somebody_who_is_not_trusted_is_refused() {
     let upstream = told();
-    let stranger = |listener: SocketAddr| {
-        let socket =
-            rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None)
-                .unwrap();
-        rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::new(127, 0, 0, 9), 0))).unwrap();
-        rustix::net::connect(&socket, &listener).unwrap();
-        Wire::over(std::net::TcpStream::from(socket))
-    };
+    let stranger = |listener: SocketAddr| from([127, 0, 0, 9], listener);
     let required = site(REQUIRED, &upstream);
     for header in [v1("192.0.2.1"), v2([192, 0, 2, 1], b""), LOCAL.to_vec(), Vec::new()] {
         let mut wire = stranger(required.address("http"));

@@ -4,6 +4,8 @@ mod behind_haproxy;
 mod headers;
 mod to_servers;
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use crate::harness::{Running, Scripted, Site, Wire, ok};
 
 /// A server that answers with what it was told of the client: address, scheme, host.
@@ -57,6 +59,16 @@ const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 fn asked(mut wire: Wire, header: &[u8]) -> String {
     wire.send([header, REQUEST.as_bytes()].concat());
     wire.response().text()
+}
+
+/// A connection from this address of the loopback network.
+#[track_caller]
+fn from(address: [u8; 4], to: SocketAddr) -> Wire {
+    let socket =
+        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::from(address), 0))).unwrap();
+    rustix::net::connect(&socket, &to).unwrap();
+    Wire::over(std::net::TcpStream::from(socket))
 }
 
 fn refused(site: &Running) -> f64 {
