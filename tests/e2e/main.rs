@@ -21,6 +21,7 @@ mod embedding;
 mod embedding_websockets;
 mod files;
 mod forwarding;
+mod frames;
 mod framing;
 mod http2;
 mod http2_conformance;
