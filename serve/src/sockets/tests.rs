@@ -343,11 +343,16 @@ async fn with_a_socket_per_instance_nobody_who_waits_for_one_that_leaves_or_dies
         left += 1;
     }
     let staying = stays.socket("http").unwrap();
-    let swept = staying.sweep().len();
-    let mut own = 0;
-    while let Some(accepted) = staying.accept().now_or_never() {
-        accepted.unwrap();
-        own += 1;
+    let (mut swept, mut own) = (0, 0);
+    // On a busy machine a client may know that it is connected before its connection has come into the queue.
+    let deadline = std::time::SystemTime::now() + Duration::from_secs(10);
+    while left + swept + own < 160 && std::time::SystemTime::now() < deadline {
+        swept += staying.sweep().len();
+        while let Some(accepted) = staying.accept().now_or_never() {
+            accepted.unwrap();
+            own += 1;
+        }
+        tokio::task::yield_now().await;
     }
     assert_eq!(left + swept + own, 160, "{left} {swept} {own}");
     assert!(left > 10 && swept > 10 && own > 20, "{left} {swept} {own}");
