@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-pub use playhouse_actors::state_dir::ADMIN_SOCKET;
+pub use playhouse_actors::state_dir::{ADMIN_SOCKET, StateDir, StateDirError};
 
 /// The state directory of a site of this name: `$PLAYHOUSE_STATE_DIR`, else `NAME` in [`base`].
 ///

@@ -1,11 +1,13 @@
 //! The state directory: one running site at a time, found by whoever knows the directory.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+
+use crate::control::process;
 
 /// A locked state directory. Unlocked when dropped, or by the kernel when the process ends.
 #[derive(Debug)]
@@ -50,7 +52,7 @@ impl StateDir {
             DirBuilder::new().recursive(true).mode(0o755).create(parent).map_err(io_error(path))?;
         }
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io_error(path))?;
-        let lock_path = path.join("lock");
+        let lock_path = path.join(LOCK);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut lock = options.open(&lock_path).map_err(io_error(&lock_path))?;
@@ -58,17 +60,33 @@ impl StateDir {
             if error != rustix::io::Errno::WOULDBLOCK {
                 return Err(StateDirError::Io { path: lock_path, error: error.into() });
             }
-            let mut pid = String::new();
-            // The pid is for the message alone.
-            let _ = lock.read_to_string(&mut pid);
-            let pid = if pid.trim().is_empty() { "unknown".to_owned() } else { pid.trim().to_owned() };
+            let mut owner = String::new();
+            // It is for the message alone.
+            let _ = lock.read_to_string(&mut owner);
+            let pid = owner.lines().next().unwrap_or("unknown").to_owned();
             return Err(StateDirError::Taken { path: path.to_owned(), pid });
         }
+        let pid = std::process::id();
+        let started = process::start_time(pid).unwrap_or(0);
         lock.set_len(0)
             .and_then(|()| lock.rewind())
-            .and_then(|()| writeln!(lock, "{}", std::process::id()))
+            .and_then(|()| lock.write_all(format!("{pid}\n{started}\n").as_bytes()))
             .map_err(io_error(&lock_path))?;
         Ok(StateDir { path: path.to_owned(), _lock: lock })
+    }
+
+    /// Whether the process that took it last lives, or another takes it at this moment. It may have let go of it: while it
+    /// becomes another program, until that takes it again.
+    pub fn is_somebodys(path: &Path) -> bool {
+        let Ok(owner) = fs::read_to_string(path.join(LOCK)) else { return false };
+        let mut lines = owner.lines().map(str::parse);
+        match (lines.next(), lines.next()) {
+            (Some(Ok(pid)), Some(Ok(started))) => {
+                u32::try_from(pid).is_ok_and(|pid| process::lives(pid, started))
+            }
+            // Emptied, and about to be written.
+            _ => true,
+        }
     }
 
     /// The directory.
@@ -81,6 +99,10 @@ impl StateDir {
         self.path.join(ADMIN_SOCKET)
     }
 }
+
+/// Whose it is: a file with the number of the process and, in the next line, when it started (as
+/// [`process::start_time`]), and the lock on it.
+const LOCK: &str = "lock";
 
 /// The admin socket's name in its state directory.
 pub const ADMIN_SOCKET: &str = "admin.sock";
@@ -114,5 +136,23 @@ mod tests {
         assert!(error.contains(&format!("as process {}", std::process::id())), "{error}");
         drop(first);
         StateDir::take(&path).unwrap();
+    }
+
+    #[test]
+    fn it_is_somebodys_as_long_as_the_process_lives_that_took_it_last() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!StateDir::is_somebodys(dir.path()), "nobody has ever taken it");
+        drop(StateDir::take(dir.path()).unwrap());
+        assert!(StateDir::is_somebodys(dir.path()), "the lock is free, and this process lives");
+        let lock = dir.path().join(LOCK);
+        fs::write(&lock, "").unwrap();
+        assert!(StateDir::is_somebodys(dir.path()), "somebody is about to write who it is");
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let started = process::start_time(child.id()).unwrap();
+        fs::write(&lock, format!("{}\n{}\n", std::process::id(), started + 1)).unwrap();
+        assert!(!StateDir::is_somebodys(dir.path()), "another process had the number");
+        fs::write(&lock, format!("{}\n{started}\n", child.id())).unwrap();
+        child.wait().unwrap();
+        assert!(!StateDir::is_somebodys(dir.path()), "it has ended");
     }
 }

@@ -53,6 +53,11 @@ impl Orphans {
         (!instances.is_empty()).then(|| Orphans { directory: directory.to_owned(), instances })
     }
 
+    /// Their site's state directory.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// What they say together.
     pub(super) fn status(&self) -> Status {
         let mut sum = Status::default();
@@ -134,12 +139,6 @@ impl Orphans {
             endings.push(Ending::new(ending, orphan.admin.clone()));
         }
         Ok((endings, said))
-    }
-
-    /// Removes what they have shared, once they have ended.
-    pub(super) fn clean_up(&self) {
-        // Another controller may have come meanwhile, and it is all that one's.
-        let _ = playhouse::controller::clean_up(&self.directory);
     }
 
     /// The process of a record, if it still is the one that has written it.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use playhouse::state_dir::{StateDir, StateDirError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -28,16 +29,13 @@ pub(super) struct Stop {
 
 impl Stop {
     pub(super) fn execute(self, output: Output) -> anyhow::Result<()> {
-        let found = self.target.find()?;
-        let (endings, said) = match &found {
-            Found::Site(admin) => (stop(admin)?, Vec::new()),
-            Found::Orphans(orphans) => orphans.stop()?,
-        };
+        let Told { endings, said, directory } = self.tell()?;
         said.iter().for_each(|line| output.warn(line));
         if !self.no_wait {
             endings.into_iter().try_for_each(Ending::wait)?;
-            if let Found::Orphans(orphans) = &found {
-                orphans.clean_up();
+            if let Some(directory) = &directory {
+                // Everything has ended; what stays if it cannot be removed, the next start replaces.
+                let _ = playhouse::controller::clean_up(directory);
             }
         }
         let word = if self.no_wait { "stopping" } else { "stopped" };
@@ -45,6 +43,52 @@ impl Stop {
             return output.json(&serde_json::json!({word: true}));
         }
         output.text(&format!("{word}\n"))
+    }
+}
+
+/// What was told to stop.
+struct Told {
+    /// What is to be waited for.
+    endings: Vec<Ending>,
+    /// For people.
+    said: Vec<String>,
+    /// Where no controller was there: until all have ended nobody else begins anything in it, a controller least of all that
+    /// would start others in their place.
+    directory: Option<StateDir>,
+}
+
+impl Stop {
+    /// Tells whoever runs the site; whom that is may change while it is asked.
+    fn tell(&self) -> anyhow::Result<Told> {
+        for _ in 1..ATTEMPTS {
+            if let Some(told) = self.tell_once().transpose() {
+                return told;
+            }
+        }
+        self.tell_once()?.context("the site changes hands again and again; nobody could be told to stop")
+    }
+
+    /// `None` where somebody has come meanwhile, or has gone.
+    fn tell_once(&self) -> anyhow::Result<Option<Told>> {
+        let orphans = match self.target.find()? {
+            Found::Site(admin) => {
+                let was_there = !admin.is_absent();
+                return match stop(&admin) {
+                    Ok(endings) => Ok(Some(Told { endings, said: Vec::new(), directory: None })),
+                    // Killed, or becoming another program.
+                    Err(_) if was_there && admin.is_absent() => Ok(None),
+                    Err(error) => Err(error),
+                };
+            }
+            Found::Orphans(orphans) => orphans,
+        };
+        let directory = match StateDir::take(orphans.directory()) {
+            Ok(directory) => directory,
+            Err(StateDirError::Taken { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let (endings, said) = orphans.stop()?;
+        Ok(Some(Told { endings, said, directory: Some(directory) }))
     }
 }
 
@@ -111,6 +155,9 @@ struct Status {
 struct Instance {
     pid: i32,
 }
+
+/// How often somebody else may be found in a site's place.
+const ATTEMPTS: usize = 5;
 
 /// How long a site may live on after its last answer: it flushes its access log.
 const FLUSH: Duration = Duration::from_secs(5);

@@ -1,12 +1,11 @@
 //! Which running site a command is about.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use playhouse::state_dir;
+use playhouse::state_dir::{self, StateDir};
 
 use super::admin::Admin;
 use super::orphans::Orphans;
@@ -36,36 +35,22 @@ pub(super) enum Found {
     Orphans(Orphans),
 }
 
-/// Whether the process that has the site is there, though it does not answer: in an upgrade it is another program for a
-/// moment, until that has its sockets.
-fn is_becoming_another(directory: &Path) -> bool {
-    let lock = fs::read_to_string(directory.join("lock")).unwrap_or_default();
-    let Ok(pid) = lock.trim().parse::<u32>() else { return false };
-    let Ok(line) = fs::read(format!("/proc/{pid}/cmdline")) else { return false };
-    if line.is_empty() {
-        // While it is executed it has no arguments; nor has a process that has ended and that nobody has reaped.
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        return stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'));
-    }
-    // Of a script that is a program, the first two are the shell and the script.
-    line.split(|byte| *byte == 0).skip(1).take(2).any(|argument| argument == b"run")
-}
-
 /// Three seconds in all.
 const LOOKS: u32 = 150;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 impl Target {
-    /// What runs the site.
+    /// What runs the site. A process that has it and does not answer is waited for, a while: it starts, or it is becoming
+    /// another program, in an upgrade, and has its sockets in a moment.
     pub(super) fn find(&self) -> anyhow::Result<Found> {
         let directory = self.directory()?;
         let admin = Admin::new(&directory);
         for _ in 0..LOOKS {
             // What is wrong with it, if nobody is there either, is said when it is asked.
-            if !admin.is_absent() || Orphans::of(&directory).is_none() {
+            if !admin.is_absent() {
                 return Ok(Found::Site(admin));
             }
-            if !is_becoming_another(&directory) {
+            if !StateDir::is_somebodys(&directory) {
                 break;
             }
             thread::sleep(BETWEEN_LOOKS);

@@ -193,7 +193,7 @@ fn runs(site: &Running) -> Pid {
 /// Who holds the state directory.
 fn lock(site: &Running) -> Option<Pid> {
     let text = std::fs::read_to_string(site.state_dir().join("lock")).ok()?;
-    Pid::from_raw(text.trim().parse().ok()?)
+    Pid::from_raw(text.lines().next()?.parse().ok()?)
 }
 
 fn exists(pid: Pid) -> bool {

@@ -137,6 +137,15 @@ pub fn start_time(pid: u32) -> Option<u64> {
     started(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
+/// Whether the process with this number is the one that started then, and has not ended: one that nobody has waited for yet
+/// has.
+pub fn lives(pid: u32, start: u64) -> bool {
+    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Z and X of proc_pid_stat(5).
+    started(&stat) == Some(start)
+        && !matches!(fields(&stat).and_then(|mut fields| fields.next()), Some("Z" | "X"))
+}
+
 /// Names this run of the kernel: numbers and start times of processes mean nothing beyond it. Empty where it cannot be read.
 pub fn boot_id() -> String {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -144,10 +153,14 @@ pub fn boot_id() -> String {
 }
 
 fn started(stat: &[u8]) -> Option<u64> {
+    fields(stat)?.nth(19)?.parse().ok()
+}
+
+/// The fields of `/proc/PID/stat` from the third on.
+fn fields(stat: &[u8]) -> Option<std::str::SplitAsciiWhitespace<'_>> {
     // The second field is the program's name in parentheses, which may hold anything, these too.
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
-    let rest = std::str::from_utf8(stat.get(name_end + 1..)?).ok()?;
-    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+    Some(std::str::from_utf8(stat.get(name_end + 1..)?).ok()?.split_ascii_whitespace())
 }
 
 impl ExitStatus {

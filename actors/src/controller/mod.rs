@@ -460,12 +460,12 @@ pub fn has_instances(directory: &Path) -> bool {
 }
 
 /// Removes what only a running site needs from the state directory of one that has ended without a controller; of one
-/// that runs, or whose instances serve on, nothing. What is left of its apps is ended. Not to be called within a runtime.
+/// whose instances serve on, nothing. What is left of its apps is ended. Not to be called within a runtime.
 ///
 /// # Errors
-/// Somebody has the directory, or it cannot be read.
-pub fn clean_up(directory: &Path) -> Result<(), StartError> {
-    let taken = StateDir::take(directory)?;
+/// The directory cannot be read.
+pub fn clean_up(taken: &StateDir) -> Result<(), StartError> {
+    let directory = taken.path();
     if record::all(directory).is_empty() {
         let accounts = Accounts::open(directory).map_err(ReloadError::StateDir)?;
         remove_shared(directory, &accounts);

@@ -126,3 +126,8 @@ fn files_of_instances(site: &Running) -> Vec<(String, String)> {
 fn rounds() -> usize {
     if full() { 50 } else { 3 }
 }
+
+/// Runs a whole test, with a site of its own, again and again; in CI once.
+fn repeated(test: impl Fn()) {
+    (0..if full() { 20 } else { 1 }).for_each(|_| test());
+}
