@@ -75,6 +75,12 @@ impl Site {
         self
     }
 
+    /// Takes the route of this path away.
+    pub fn without_route(mut self, path: &str) -> Self {
+        self.routes.retain(|route| !route.starts_with(&format!("(path: \"{path}\",")));
+        self
+    }
+
     /// Takes a listener away.
     pub fn without_listener(mut self, name: &str) -> Self {
         self.listeners.retain(|(known, _)| known != name);

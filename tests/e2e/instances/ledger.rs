@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
-use super::{gone, nothing_is_left, signal, stage};
-use crate::harness::stage::stop;
-use crate::harness::{Running, curl, eventually, full};
+use super::{gone, nothing_is_left, resident, signal, stage};
+use crate::harness::stage::{Stage, stop};
+use crate::harness::{Running, Site, curl, eventually, full};
 
 #[test]
 fn the_sums_have_every_request_of_every_process_that_was() {
@@ -124,12 +124,53 @@ fn a_process_that_is_another_build_again_and_again_grows_by_nothing() {
     flat.expect("at least one").is_all_there_is_after(&stage.site, 6);
 }
 
+#[test]
+fn an_instance_that_lives_on_grows_by_nothing() {
+    let mut stage = stage(2, 3);
+    let lives = stage.site.active(2)[0];
+    let mut cycle = 0;
+    let mut all = |stage: &mut Stage, cycles: usize| {
+        let load = stage.load();
+        for _ in 0..cycles {
+            around(stage, cycle, lives);
+            cycle += 1;
+        }
+        let report = stop(load);
+        assert_eq!(report.counts.lost, 0, "{report}");
+        stage.site.admin.settled_ledger();
+    };
+    // The first cycles fill what is kept. Five of them, and the site is what it was.
+    all(&mut stage, 5.max(cycles() / 4));
+    let flat = Measured::of_process(&stage.site, lives);
+    all(&mut stage, cycles());
+    flat.is_all_there_is_after(&stage.site, 8);
+}
+
+/// What happens around an instance that nothing happens to.
+#[track_caller]
+fn around(stage: &mut Stage, cycle: usize, lives: Pid) {
+    let mut reload = |change: fn(Site) -> Site| stage.site.edit(change).reload();
+    match cycle % 5 {
+        0 => reload(|site| site.route(r#"(path: "/new", to: Respond(status: 200, body: "new"))"#)),
+        1 => reload(|site| site.listener("more", r#"(bind: "127.0.0.1:0")"#).server("other", "127.0.0.1:1")),
+        2 => reload(|site| site.without_route("/new").without_listener("more").without_upstream("other")),
+        3 => stage.site.replace(),
+        _ => {
+            let other = stage.site.active(2).into_iter().find(|pid| *pid != lives).expect("two instances");
+            signal(other, Signal::KILL);
+            gone(other);
+        }
+    }
+    assert!(stage.site.active(2).contains(&lives));
+}
+
 fn cycles() -> usize {
     if full() { 200 } else { 10 }
 }
 
-/// What a controller and its site take.
+/// What a process and its site take.
 struct Measured {
+    process: Option<Pid>,
     descriptors: usize,
     resident: u64,
     /// The kinds of files in the state directory, and how many of each.
@@ -137,15 +178,24 @@ struct Measured {
 }
 
 impl Measured {
+    /// The controller, whichever it is by then.
     fn of(site: &Running) -> Self {
-        let pid = site.process.pid().as_raw_nonzero();
-        let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("our own child").count();
+        Measured { process: None, ..Measured::of_process(site, site.process.pid()) }
+    }
+
+    fn of_process(site: &Running, process: Pid) -> Self {
+        let pid = process.as_raw_nonzero();
+        let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it lives").count();
         let mut files = BTreeMap::new();
         for entry in std::fs::read_dir(site.state_dir()).expect("the state directory").flatten() {
             let name = entry.file_name().to_string_lossy().replace(|c: char| c.is_ascii_digit(), "");
             *files.entry(name).or_default() += 1;
         }
-        Measured { descriptors, resident: site.process.resident(), files }
+        Measured { process: Some(process), descriptors, resident: resident(process), files }
+    }
+
+    fn again(&self, site: &Running) -> Self {
+        self.process.map_or_else(|| Measured::of(site), |process| Measured::of_process(site, process))
     }
 
     /// Nothing more is there by now, but so many mebibytes, in which an allocator keeps what has been given back.
@@ -153,11 +203,11 @@ impl Measured {
     fn is_all_there_is_after(&self, site: &Running, mebibytes: u64) {
         let mut last = String::new();
         eventually("as many descriptors and files as before", || {
-            let now = Measured::of(site);
+            let now = self.again(site);
             last = format!("{} descriptors, {} KiB, {:?}", now.descriptors, now.resident >> 10, now.files);
             now.descriptors <= self.descriptors + 4 && now.files == self.files
         });
-        let now = Measured::of(site);
+        let now = self.again(site);
         let before = format!("{} descriptors, {} KiB", self.descriptors, self.resident >> 10);
         assert!(now.resident <= self.resident + (mebibytes << 20), "{last}, after {before}");
         if full() {

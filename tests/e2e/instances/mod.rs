@@ -122,6 +122,13 @@ fn files_of_instances(site: &Running) -> Vec<(String, String)> {
     names.filter_map(of).collect()
 }
 
+/// Resident memory in bytes.
+fn resident(pid: Pid) -> u64 {
+    let statm = std::fs::read_to_string(format!("/proc/{}/statm", pid.as_raw_nonzero())).expect("its statm");
+    let pages: u64 = statm.split(' ').nth(1).expect("resident pages").parse().expect("a number");
+    pages * rustix::param::page_size() as u64
+}
+
 /// How often a fault is repeated; in CI the least that means something.
 fn rounds() -> usize {
     if full() { 50 } else { 3 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{all_drained_without_loss, drained_without_loss, rounds, stage, with_instances};
+use super::{all_drained_without_loss, drained_without_loss, repeated, rounds, stage, with_instances};
 use crate::harness::stage::{Stage, balances, moves, stop, untouched};
 use crate::harness::{H2load, Running, Wire, eventually, eventually_some};
 
@@ -147,55 +147,63 @@ fn beyond_the_bounds_is_refused_with_a_clear_answer() {
 
 #[test]
 fn load_adds_instances_and_its_end_takes_them_away() {
-    let stage = Stage::with(|site| {
-        site.field(
+    repeated(|| {
+        let stage = Stage::with(|site| {
+            site.field(
             r#"instances: (min: 1, max: 2, scaling: (up_at: 0.2, down_at: 0.1, up_after: "500ms", down_after: "1s", cooldown: "500ms"))"#,
         )
+        });
+        stage.site.active(1);
+        let calm = stage.calm_load();
+        let url = stage.site.url("http", "/hello.txt");
+        let load = H2load::start_for(&url, 20, 4, 16);
+        eventually("a second instance is active", || {
+            stage.site.instances().iter().filter(|instance| instance.state == "active").count() == 2
+        });
+        let counted = load.finish();
+        assert_eq!((counted.failed, counted.errored, counted.timeout), (0, 0, 0), "{counted:?}");
+        stage.site.active(1);
+        moves(&calm, 20);
+        drained_without_loss(&stop(calm));
     });
-    stage.site.active(1);
-    let calm = stage.calm_load();
-    let url = stage.site.url("http", "/hello.txt");
-    let load = H2load::start_for(&url, 20, 4, 16);
-    eventually("a second instance is active", || {
-        stage.site.instances().iter().filter(|instance| instance.state == "active").count() == 2
-    });
-    let counted = load.finish();
-    assert_eq!((counted.failed, counted.errored, counted.timeout), (0, 0, 0), "{counted:?}");
-    stage.site.active(1);
-    moves(&calm, 20);
-    drained_without_loss(&stop(calm));
 }
 
 #[test]
 fn no_memory_for_another_is_said_and_those_that_are_there_serve() {
-    let stage = Stage::with(|site| site.field(r#"instances: (min: 1, max: 2, min_free_memory: "1000TiB")"#));
-    stage.site.active(1);
-    let load = stage.load();
-    assert!(stage.site.playhouse(&["scale", "2"]).status.success());
-    eventually("the pressure is said", || stage.site.admin.events().to_lowercase().contains("memory"));
-    moves(&load, 200);
-    let report = stop(load);
-    untouched(&report, "no memory for another");
-    stage.site.active(1);
+    repeated(|| {
+        let stage =
+            Stage::with(|site| site.field(r#"instances: (min: 1, max: 2, min_free_memory: "1000TiB")"#));
+        stage.site.active(1);
+        let load = stage.load();
+        assert!(stage.site.playhouse(&["scale", "2"]).status.success());
+        eventually("the pressure is said", || stage.site.admin.events().to_lowercase().contains("memory"));
+        moves(&load, 200);
+        let report = stop(load);
+        untouched(&report, "no memory for another");
+        stage.site.active(1);
+    });
 }
 
 #[test]
 fn memory_that_stays_short_takes_one_away_and_loses_nothing() {
-    let instances =
-        |free| format!(r#"instances: (min: 1, max: 2, min_free_memory: "{free}", scaling: (down_at: 0))"#);
-    let mut stage = Stage::with(|site| site.field(instances("1MiB")));
-    assert!(stage.site.playhouse(&["scale", "2"]).status.success());
-    stage.site.active(2);
-    assert!(stage.site.playhouse(&["scale", "auto"]).status.success());
-    let before = stage.site.admin.settled_ledger();
-    let load = stage.load();
-    moves(&load, 200);
-    stage.site.edit(|site| site.field(instances("1000TiB"))).reload();
-    stage.site.active(1);
-    moves(&load, 200);
-    let report = stop(load);
-    drained_without_loss(&report);
-    balances(&stage.site, before, &report, "memory that stays short");
-    let status = stage.site.admin.status();
-    assert_eq!(status["memory"]["pressure"], true, "{status}");
+    repeated(|| {
+        let instances = |free| {
+            format!(r#"instances: (min: 1, max: 2, min_free_memory: "{free}", scaling: (down_at: 0))"#)
+        };
+        let mut stage = Stage::with(|site| site.field(instances("1MiB")));
+        assert!(stage.site.playhouse(&["scale", "2"]).status.success());
+        stage.site.active(2);
+        assert!(stage.site.playhouse(&["scale", "auto"]).status.success());
+        let before = stage.site.admin.settled_ledger();
+        let load = stage.load();
+        moves(&load, 200);
+        stage.site.edit(|site| site.field(instances("1000TiB"))).reload();
+        stage.site.active(1);
+        moves(&load, 200);
+        let report = stop(load);
+        drained_without_loss(&report);
+        balances(&stage.site, before, &report, "memory that stays short");
+        let status = stage.site.admin.status();
+        assert_eq!(status["memory"]["pressure"], true, "{status}");
+    });
 }

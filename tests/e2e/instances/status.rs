@@ -9,7 +9,7 @@ use playhouse_chaos::{Expect, Load, Protocol, Stream};
 use rustix::process::Pid;
 use serde_json::Value;
 
-use super::stage;
+use super::{resident, stage};
 use crate::harness::stage::{block_on, stop};
 use crate::harness::{PATIENCE, Running, Wire, eventually, eventually_some, tool};
 
@@ -35,12 +35,6 @@ fn cpu(pid: Pid) -> f64 {
     let fields: Vec<&str> = stat.rsplit(") ").next().expect("fields").split(' ').collect();
     // Fields 14 and 15 of proc(5), counted behind the name; the clock ticks a hundred times a second everywhere.
     (fields[11].parse::<f64>().expect("a number") + fields[12].parse::<f64>().expect("a number")) / 100.0
-}
-
-fn resident(pid: Pid) -> u64 {
-    let statm = std::fs::read_to_string(format!("/proc/{}/statm", pid.as_raw_nonzero())).expect("its statm");
-    let pages: u64 = statm.split(' ').nth(1).expect("resident pages").parse().expect("a number");
-    pages * rustix::param::page_size() as u64
 }
 
 fn pid(instance: &Value) -> Pid {
