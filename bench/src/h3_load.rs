@@ -50,7 +50,7 @@ pub fn run(args: Args) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let counts = Rc::new(Counts::default());
     LocalSet::new().block_on(&runtime, load(args, counts.clone()))?;
-    println!("h3 requests: {} answered, {} failed", counts.answered.get(), counts.failed.get());
+    println!("requests: {} answered, {} failed", counts.answered.get(), counts.failed.get());
     Ok(())
 }
 

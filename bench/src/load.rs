@@ -38,6 +38,12 @@ pub fn generate(scenario: Scenario, server: &Server, seconds: u64) -> Result<Cou
             command.arg("--cert").arg(server.cert());
             command
         }
+        Generator::Websocket => {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(["websocket-load", &server.address.to_string(), "--seconds", &seconds.to_string()]);
+            command.args(["--length", &scenario.length().to_string()]);
+            command
+        }
         Generator::H2load | Generator::Idle => {
             let mut command = Command::new("h2load");
             command.args(["-t1", "-c8", "-m32", &format!("-D{seconds}")]);
@@ -45,7 +51,10 @@ pub fn generate(scenario: Scenario, server: &Server, seconds: u64) -> Result<Cou
         }
     };
     let output = command
-        .arg(if scenario.generator() == Generator::H3 { scenario.path() } else { &url })
+        .arg(match scenario.generator() {
+            Generator::H3 | Generator::Websocket => scenario.path(),
+            _ => &url,
+        })
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("starting {:?}", command.get_program()))?;
@@ -55,7 +64,7 @@ pub fn generate(scenario: Scenario, server: &Server, seconds: u64) -> Result<Cou
     let counted = match scenario.generator() {
         Generator::Wrk { .. } => wrk(&text),
         Generator::H2load | Generator::Idle => h2load(&text),
-        Generator::H3 => h3_load(&text),
+        Generator::H3 | Generator::Websocket => own_load(&text),
     };
     counted.with_context(|| format!("{command:?} said what is not understood:\n{text}{error}"))
 }
@@ -90,8 +99,8 @@ fn h2load(text: &str) -> Option<Counted> {
     Some(Counted { requests, errors })
 }
 
-fn h3_load(text: &str) -> Option<Counted> {
-    let (answered, failed) = text.trim().strip_prefix("h3 requests: ")?.split_once(" answered, ")?;
+fn own_load(text: &str) -> Option<Counted> {
+    let (answered, failed) = text.trim().strip_prefix("requests: ")?.split_once(" answered, ")?;
     let errors = failed.strip_suffix(" failed")?.parse().ok()?;
     Some(Counted { requests: answered.parse().ok()?, errors })
 }
@@ -120,8 +129,8 @@ mod tests {
 
     #[test]
     fn our_own_generator_is_understood() {
-        let text = "h3 requests: 1000 answered, 3 failed\n";
-        assert_eq!(h3_load(text), Some(Counted { requests: 1000, errors: 3 }));
-        assert_eq!(h3_load("nothing"), None);
+        let text = "requests: 1000 answered, 3 failed\n";
+        assert_eq!(own_load(text), Some(Counted { requests: 1000, errors: 3 }));
+        assert_eq!(own_load("nothing"), None);
     }
 }

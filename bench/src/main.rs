@@ -16,8 +16,10 @@ mod process;
 mod results;
 mod run;
 mod scenario;
+mod websocket;
 mod yardstick;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -84,6 +86,15 @@ enum Command {
     /// Ask over HTTP/3 for some seconds, and say how many answers there were
     #[command(hide = true)]
     H3Load(h3_load::Args),
+    /// An echo over WebSockets, on one thread
+    #[command(hide = true)]
+    ServeWebsocket {
+        /// Where it listens
+        address: SocketAddr,
+    },
+    /// Send messages over WebSockets for some seconds, and say how many came back
+    #[command(hide = true)]
+    WebsocketLoad(websocket::Args),
 }
 
 fn main() -> Result<()> {
@@ -96,6 +107,8 @@ fn main() -> Result<()> {
         Some(Command::ServeHyper(args)) => yardstick::serve(args),
         Some(Command::IdleClient(args)) => idle::client(args),
         Some(Command::H3Load(args)) => h3_load::run(args),
+        Some(Command::ServeWebsocket { address }) => websocket::serve(address),
+        Some(Command::WebsocketLoad(args)) => websocket::load(args),
         None => measure(args.run),
     }
 }

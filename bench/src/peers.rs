@@ -84,14 +84,17 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts the upstream of proxied scenarios, on the CPU of the load.
+    /// Starts the upstream of a proxied scenario, on the CPU of the load.
     ///
     /// # Errors
     /// As [`Server::start`].
-    pub fn upstream(cpus: Cpus) -> Result<Server> {
+    pub fn upstream(scenario: Scenario, cpus: Cpus) -> Result<Server> {
         let address = free_address()?;
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["serve-hyper", &address.to_string(), "--json"]);
+        match scenario {
+            Scenario::Websocket => command.args(["serve-websocket", &address.to_string()]),
+            _ => command.args(["serve-hyper", &address.to_string(), "--json"]),
+        };
         let tree = Tree::start("upstream", command, cpus.load, cpus.load)?;
         let mut server = Server { tree, address, dir: tempfile::tempdir()? };
         server.listens()?;
@@ -218,15 +221,22 @@ impl Site<'_> {
         } else {
             format!("listen {} backlog=4096;", self.address)
         };
+        let connection = match self.scenario {
+            Scenario::Websocket => {
+                "proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade;"
+            }
+            _ => "proxy_set_header Connection \"\";",
+        };
         let (upstream, location) = if self.scenario.is_proxied() {
             (
                 format!(
                     "upstream api {{ server {}; keepalive {KEPT_UPSTREAM}; keepalive_requests 100000000; }}",
                     self.upstream()?
                 ),
-                "proxy_pass http://api; proxy_http_version 1.1; proxy_set_header Connection \"\"; \
-                 proxy_set_header Host $host; proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;"
-                    .to_owned(),
+                format!(
+                    "proxy_pass http://api; proxy_http_version 1.1; {connection} \
+                     proxy_set_header Host $host; proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;"
+                ),
             )
         } else {
             (String::new(), format!("root {};", self.show("public")))
@@ -288,6 +298,7 @@ defaults
   timeout connect 3s
   timeout client 60s
   timeout server 60s
+  timeout tunnel 1h
   option forwardfor
   http-reuse always
 frontend main

@@ -61,7 +61,7 @@ fn variants(scenario: Scenario, playhouses: &[(String, PathBuf)], only: Option<&
 
 /// CPU time per request.
 fn requests(args: &Run, cpus: Cpus, scenario: Scenario, variants: Vec<Variant>) -> Result<Measured> {
-    let upstream = if scenario.is_proxied() { Some(Server::upstream(cpus)?) } else { None };
+    let upstream = if scenario.is_proxied() { Some(Server::upstream(scenario, cpus)?) } else { None };
     let upstream_address = upstream.as_ref().map(|upstream| upstream.address);
     let mut running = Vec::new();
     for variant in variants {

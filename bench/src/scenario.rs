@@ -31,6 +31,9 @@ pub enum Scenario {
     /// A file of 1 KiB over HTTP/3, 8 connections with 32 streams each
     #[value(name = "h3-small")]
     H3Small,
+    /// Messages of 128 bytes to an upstream and back over 64 WebSockets, one at a time on each; a request is both ways
+    #[value(name = "websocket")]
+    Websocket,
     /// Resident memory of idle kept connections, after one request on each
     #[value(name = "idle")]
     Idle,
@@ -70,6 +73,8 @@ pub enum Generator {
     H2load,
     /// Our own, the same over HTTP/3.
     H3,
+    /// Our own, with messages over WebSockets.
+    Websocket,
     /// Our own, which holds idle connections.
     Idle,
 }
@@ -79,6 +84,8 @@ impl Scenario {
     pub fn peers(self) -> &'static [Peer] {
         match self {
             Scenario::Proxied | Scenario::H2Proxied => &[Peer::Hyper, Peer::Nginx, Peer::Haproxy],
+            // No fixed body is an echo.
+            Scenario::Websocket => &[Peer::Nginx, Peer::Haproxy],
             // hyper does not have it, nor does Debian's nginx.
             Scenario::H3Small => &[],
             _ => &[Peer::Hyper, Peer::Nginx],
@@ -93,6 +100,7 @@ impl Scenario {
             Scenario::Static1m => Generator::Wrk { connections: 16, close: false },
             Scenario::H2Small | Scenario::H2Proxied => Generator::H2load,
             Scenario::H3Small => Generator::H3,
+            Scenario::Websocket => Generator::Websocket,
             Scenario::Idle | Scenario::IdleTls => Generator::Idle,
         }
     }
@@ -104,7 +112,7 @@ impl Scenario {
 
     /// From an upstream.
     pub fn is_proxied(self) -> bool {
-        matches!(self, Scenario::Proxied | Scenario::H2Proxied)
+        matches!(self, Scenario::Proxied | Scenario::H2Proxied | Scenario::Websocket)
     }
 
     /// Bytes of the content.
@@ -112,6 +120,7 @@ impl Scenario {
         match self {
             Scenario::Static1m => 1 << 20,
             Scenario::Proxied | Scenario::H2Proxied => JSON.len(),
+            Scenario::Websocket => 128,
             _ => 1 << 10,
         }
     }
