@@ -120,8 +120,9 @@ impl<A: Application> Actor for Connection<A> {
 
     const GRACEFUL: bool = true;
 
+    const ONLY_RUNS: bool = true;
+
     async fn run(&mut self, context: &Context) -> Result<(), Failure> {
-        context.stop();
         // Boxed as a whole: the wrappers around it move what they are given, several times.
         Box::pin(self.serve(context)).await;
         Ok(())

@@ -1,4 +1,4 @@
-//! A shard of the connections: their parent, who counts their ends.
+//! A shard of the connections: their parent, who hears of those that do not end in order, and ends with the last one.
 //!
 //! Connections hang in several shards because to end a parent of tens of thousands holds a thread for as many
 //! milliseconds.
@@ -55,7 +55,7 @@ impl Actor for Shard {
         for connection in context.seat().children() {
             connection.request_stop();
         }
-        // Its end may come before its place is given up, so that the last event finds the shard not yet empty.
+        // Who ends in order says nothing, and the end of another may come before its place is given up.
         let (seat, context) = (context.seat().clone(), context.clone());
         tokio::spawn(async move {
             while seat.child_count() > 0 && seat.is_occupied() {

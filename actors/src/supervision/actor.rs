@@ -34,6 +34,11 @@ pub trait Actor: Send + Sized + 'static {
     /// Whether it is complete only when [`Actor::run`] has returned: until then its seat says `starting`.
     const STARTS_IN_RUN: bool = false;
 
+    /// Whether [`Actor::run`] is all that it ever does: it takes no messages, and ends when that returns. For actors that come
+    /// and go by the thousand: to begin and to end in order is no message, and no event at its parent, which hears of
+    /// failures and kills alone.
+    const ONLY_RUNS: bool = false;
+
     /// The first thing it does. An actor whose work is a loop stays in here: kills and injected faults reach it at its
     /// await points, messages do not.
     fn run(&mut self, _: &Context) -> impl Future<Output = Result<(), Failure>> + Send {
@@ -148,6 +153,11 @@ pub(super) enum Envelope {
     Internal(Box<dyn Any + Send>),
 }
 
+/// Ends an actor that [only runs](Actor::ONLY_RUNS).
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("it has done all that it had to do")]
+struct Finished;
+
 /// Fills a seat, linked to a parent where there is one. Refused while another incarnation sits there.
 pub async fn spawn<A: Actor>(
     seat: Arc<Seat>,
@@ -181,8 +191,29 @@ impl<A: Actor> ractor::Actor for Seated<A> {
             return Err(format!("{} is still occupied", self.seat.path()).into());
         }
         let _ = self.context.set(Context { seat: self.seat.clone(), me });
-        self.seat.post(Envelope::Run)?;
+        if !A::ONLY_RUNS {
+            self.seat.post(Envelope::Run)?;
+        }
         Ok(())
+    }
+
+    /// Where a message is not worth it. A kill and a panic end it here as anywhere.
+    async fn post_start(&self, me: ActorRef<Envelope>, _: &mut ()) -> Result<(), Failure> {
+        if !A::ONLY_RUNS {
+            return Ok(());
+        }
+        self.with_actor(async |actor, context| {
+            self.seat.set_state(SeatState::Running);
+            self.guarded(actor.run(context), !A::GRACEFUL).await.unwrap_or(Ok(()))
+        })
+        .await?;
+        // From here to its end there is no await, in which anything could still want to end it.
+        let me = me.get_cell();
+        if let Some(parent) = me.try_get_supervisor() {
+            me.unlink(parent);
+        }
+        // To ractor it has failed to start, which is the shortest way out. Nobody is told.
+        Err(Finished.into())
     }
 
     async fn handle(&self, _: ActorRef<Envelope>, envelope: Envelope, _: &mut ()) -> Result<(), Failure> {

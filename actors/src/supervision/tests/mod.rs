@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::*;
 use parking_lot::Mutex;
 
+mod brief;
 mod faults;
 mod lifecycle;
 mod strategies;
