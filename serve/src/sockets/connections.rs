@@ -50,15 +50,17 @@ impl Connections {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.open() < self.limit()
+        let limit = self.limit.load(Ordering::SeqCst);
+        self.open.load(Ordering::SeqCst) < limit
     }
 
     pub(super) fn set_limit(&self, limit: usize) {
-        self.limit.store(limit, Ordering::Release);
+        self.limit.store(limit, Ordering::SeqCst);
         self.freed.notify_waiters();
     }
 
-    /// Notified when a lease was given back, when the limit has changed, or when the hand-off queue has a free place.
+    /// Notified when a lease was given back, when the limit has changed, or when the hand-off queue has a free place; not
+    /// where nobody can wait for that: who is alone, and has room left, waits for no lease.
     pub(super) fn freed(&self) -> &Notify {
         &self.freed
     }
@@ -123,7 +125,12 @@ impl Drop for Lease {
         if let Some(peers) = &self.peers {
             peers.closed();
         }
-        self.connections.open.fetch_sub(1, Ordering::AcqRel);
-        self.connections.freed.notify_waiters();
+        let Connections { open, limit, freed, .. } = &*self.connections;
+        // In one order with what `has_room` reads and `set_limit` writes: whoever found no room by this limit is woken here,
+        // by another one there.
+        let before = open.fetch_sub(1, Ordering::SeqCst);
+        if self.peers.is_some() || before >= limit.load(Ordering::SeqCst) {
+            freed.notify_waiters();
+        }
     }
 }

@@ -67,10 +67,16 @@ impl Handoff {
         ticket
     }
 
-    pub(super) fn take(&self, ticket: TicketId) -> Option<Accepted> {
+    /// Takes a stream out, and says whether the queue was full.
+    pub(super) fn take(&self, ticket: TicketId) -> Option<(Accepted, bool)> {
         let mut queue = self.queue.lock();
-        let place = queue.waiting.binary_search_by_key(&ticket, |entry| entry.ticket).ok()?;
-        queue.waiting.remove(place).map(|entry| entry.accepted)
+        let full = queue.waiting.len() >= CAPACITY;
+        // Most are taken in the order in which they have come.
+        let place = match queue.waiting.front()? {
+            first if first.ticket == ticket => 0,
+            _ => queue.waiting.binary_search_by_key(&ticket, |entry| entry.ticket).ok()?,
+        };
+        queue.waiting.remove(place).map(|entry| (entry.accepted, full))
     }
 
     pub(super) fn waiting(&self, at_least: Duration) -> Vec<TicketId> {

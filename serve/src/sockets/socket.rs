@@ -291,9 +291,11 @@ impl Socket {
 
     /// Takes an accepted stream; `None` when it has been taken already.
     pub fn take(&self, ticket: TicketId) -> Option<Accepted> {
-        let accepted = self.handoff.take(ticket)?;
+        let (accepted, was_full) = self.handoff.take(ticket)?;
         self.handed.fetch_add(1, Ordering::Relaxed);
-        self.connections.freed().notify_waiters();
+        if was_full {
+            self.connections.freed().notify_waiters();
+        }
         Some(accepted)
     }
 
