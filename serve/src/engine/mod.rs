@@ -22,8 +22,8 @@ use std::time::{Duration, SystemTime};
 use bytes::BytesMut;
 use http::HeaderValue;
 use playhouse_config::model::{ClientTimeouts, Limits, ProxyProtocol};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::Instant;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::time::{Instant, timeout};
 
 pub use self::drain::Drain;
 use self::drain::{lingering, waiting};
@@ -89,13 +89,18 @@ pub async fn serve<A: Application>(
         let handshake = opening::handshake(stream, prefix, deadline, tls, &mut info, &*application);
         let Some(mut stream) = Box::pin(handshake).await else { return };
         let h2 = info.tls.as_ref().is_some_and(|tls| tls.alpn_h2);
-        if !speak(h2, &mut stream, BytesMut::new(), info, &settings, &application, drain).await {
-            stream.get_ref().0.transport().reset_on_drop();
+        match speak(h2, &mut stream, BytesMut::new(), info, &settings, &application, drain).await {
+            h1::Ending::Closed => {}
+            // The end of TLS is a record of its own. What cannot be closed in order is dropped.
+            h1::Ending::Done => drop(timeout(h1::LINGER, stream.shutdown()).await),
+            h1::Ending::Aborted => stream.get_ref().0.transport().reset_on_drop(),
         }
     } else {
         let h2 = settings.http2 && opening::is_h2(&mut stream, &mut prefix, &settings).await;
-        if !speak(h2, &mut stream, prefix, info, &settings, &application, drain).await {
-            stream.reset_on_drop();
+        match speak(h2, &mut stream, prefix, info, &settings, &application, drain).await {
+            // Dropped, a socket says its end by itself, behind all that was written.
+            h1::Ending::Closed | h1::Ending::Done => {}
+            h1::Ending::Aborted => stream.reset_on_drop(),
         }
     }
 }
@@ -117,7 +122,7 @@ pub async fn serve_quic<A: Application>(
     Box::pin(h3::serve(incoming, info, tls, &settings, &application, drain)).await;
 }
 
-/// Whether the connection has ended in order; `false` where the client must not take what it has for the whole.
+/// Speaks HTTP to the connection's end.
 async fn speak<A: Application>(
     h2: bool,
     io: impl AsyncRead + AsyncWrite + Unpin + Send,
@@ -126,15 +131,14 @@ async fn speak<A: Application>(
     settings: &Settings,
     application: &Arc<A>,
     drain: Drain<impl Future<Output = ()> + Send + Unpin>,
-) -> bool {
+) -> h1::Ending {
     let info = Arc::new(info);
     if h2 {
         Box::pin(h2::serve(io, prefix, info, settings, application, drain)).await;
         // Its frames say what is whole.
-        true
+        h1::Ending::Closed
     } else {
-        let ending = Box::pin(h1::serve(io, prefix, info, settings, application, drain)).await;
-        ending == h1::Ending::Closed
+        Box::pin(h1::serve(io, prefix, info, settings, application, drain)).await
     }
 }
 

@@ -204,7 +204,7 @@ impl<IO, A> Drop for Connection<'_, IO, A> {
 }
 
 /// How long a connection is read that is closed already.
-pub(super) const LINGER: Duration = Duration::from_secs(5);
+pub(in crate::engine) const LINGER: Duration = Duration::from_secs(5);
 /// How much of it: a client that uploads as fast as it can must come to look for the answer.
 const LINGER_BYTES: usize = 64 << 20;
 /// Bytes of a read: most requests fit.

@@ -28,7 +28,8 @@ use tokio::time::Instant;
 
 pub use shared::{BodyReader, InformationalSender};
 
-use self::connection::{Connection, LINGER};
+use self::connection::Connection;
+pub(super) use self::connection::LINGER;
 use self::exchange::Then;
 use self::head::Next;
 use super::Settings;
@@ -40,6 +41,9 @@ use crate::{Application, ConnectionInfo, Outcome};
 pub(crate) enum Ending {
     /// Its writing side was shut down, or the client has gone.
     Closed,
+    /// All is written, and nothing is to come: what is left to do is to close it, which is the caller's, who knows whether
+    /// that takes more than to drop it.
+    Done,
     /// In the middle of an answer, or the client has gone. Where the transport can, it is reset: so a client does not
     /// take what it has for the whole, and the kernel keeps nothing for one that reads nothing.
     Aborted,
@@ -75,10 +79,7 @@ pub(crate) async fn serve<A: Application>(
                 app.refused(&connection.info, None);
                 return Ending::Closed;
             }
-            Next::Idle => {
-                connection.shut_down().await;
-                return Ending::Closed;
-            }
+            Next::Idle => return Ending::Done,
             Next::Drained => {
                 // A request that comes only now gets no answer, but an end rather than a reset.
                 connection.linger(lingering(settings.timeouts.drain_idle)).await;
@@ -87,10 +88,7 @@ pub(crate) async fn serve<A: Application>(
         };
         match connection.exchange(&mut drain, ticket, started).await {
             Then::Next(now) => idle_since = now,
-            Then::Close => {
-                connection.shut_down().await;
-                return Ending::Closed;
-            }
+            Then::Close => return Ending::Done,
             Then::Linger => {
                 connection.linger(LINGER).await;
                 return Ending::Closed;

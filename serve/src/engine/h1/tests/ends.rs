@@ -10,7 +10,7 @@ async fn a_client_that_has_shut_down_its_side_still_gets_its_answer() {
         client.shut_down().await;
         assert_eq!(client.answer().await.0, 200, "{request}");
         client.assert_closed().await;
-        assert_eq!(client.ledger().await, (Ending::Closed, vec![(Outcome::Answered, 1)]));
+        assert_eq!(client.ledger().await, (Ending::Done, vec![(Outcome::Answered, 1)]));
     }
 }
 

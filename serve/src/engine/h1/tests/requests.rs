@@ -13,7 +13,7 @@ async fn requests_on_a_kept_connection_are_answered_one_after_the_other() {
         assert_eq!(client.answer().await, (200, "hello".into()));
     }
     let app = client.app.clone();
-    assert_eq!(client.ledger().await, (Ending::Closed, vec![(Outcome::Answered, 3)]));
+    assert_eq!(client.ledger().await, (Ending::Done, vec![(Outcome::Answered, 3)]));
     let ends = app.ends.lock();
     assert!(ends.iter().all(|end| end.status == Some(StatusCode::OK) && end.bytes_sent == 5));
 }
@@ -114,7 +114,7 @@ async fn a_client_that_leaves_in_a_head_has_gone() {
 #[tokio::test(start_paused = true)]
 async fn a_connection_without_a_request_enters_nothing() {
     let client = Client::new();
-    assert_eq!(client.ledger().await, (Ending::Closed, vec![]));
+    assert_eq!(client.ledger().await, (Ending::Done, vec![]));
 }
 
 #[tokio::test(start_paused = true)]
