@@ -5,8 +5,10 @@
 
 mod accept_queue;
 pub mod page;
+mod receive;
 pub mod reuseport;
 
 pub use accept_queue::accept_queue;
 pub use page::SharedPage;
+pub use receive::receive;
 pub use reuseport::{Instruction, attach_reuseport_cbpf};
