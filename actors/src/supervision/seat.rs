@@ -9,6 +9,7 @@ use std::time::Duration;
 use indexmap::IndexMap;
 use parking_lot::Mutex;
 use ractor::ActorCell;
+use rustc_hash::FxBuildHasher;
 use tokio::sync::{Notify, oneshot};
 
 use super::actor::{Actor, Envelope};
@@ -34,7 +35,8 @@ pub struct Seat {
     last_cause: Mutex<Option<Box<str>>>,
     progress: Progress,
     signals: Signals,
-    children: Mutex<IndexMap<Box<str>, Arc<Seat>>>,
+    /// By name. Nobody outside of the process chooses names, so that the hash need not be a keyed one.
+    children: Mutex<IndexMap<Box<str>, Arc<Seat>, FxBuildHasher>>,
 }
 
 /// What the occupant of a seat is doing.
@@ -70,20 +72,15 @@ impl Seat {
             last_cause: Mutex::new(None),
             progress: Progress::default(),
             signals: Signals::default(),
-            children: Mutex::new(IndexMap::new()),
+            children: Mutex::default(),
         })
     }
 
     /// The seat of this name beneath this one, made where there is none. A supervisor's new incarnation finds the
     /// seats of the old one, and so their counts.
     pub fn child(self: &Arc<Self>, name: &str, kind: &'static str) -> Arc<Seat> {
-        let mut children = self.children.lock();
-        if let Some(child) = children.get(name) {
-            return child.clone();
-        }
-        let child = Seat::new(name, kind, Arc::downgrade(self), self.shared.clone());
-        children.insert(name.into(), child.clone());
-        child
+        let new = || Seat::new(name, kind, Arc::downgrade(self), self.shared.clone());
+        self.children.lock().entry(name.into()).or_insert_with(new).clone()
     }
 
     /// Takes the seat of a child away. Order among many siblings of one kind does not matter to anyone, so that
