@@ -21,7 +21,7 @@ struct Args {
     /// Connections at a time
     #[arg(short, long, default_value_t = 8)]
     connections: usize,
-    /// Requests at a time on each HTTP/2 connection
+    /// Requests at a time on each connection of HTTP/2 and HTTP/3
     #[arg(short = 'm', long, default_value_t = 32)]
     streams: usize,
     /// Seconds until the end
@@ -55,6 +55,8 @@ enum Kind {
     NewConnection,
     /// HTTP/2
     H2,
+    /// HTTP/3
+    H3,
 }
 
 fn main() -> Result<ExitCode> {
@@ -63,6 +65,7 @@ fn main() -> Result<ExitCode> {
         Kind::KeepAlive => Protocol::Http1KeepAlive,
         Kind::NewConnection => Protocol::Http1NewConnection,
         Kind::H2 => Protocol::Http2 { streams: args.streams },
+        Kind::H3 => Protocol::Http3 { streams: args.streams },
     };
     let (target, tls, path, authority) = target(&args)?;
     let mut expect = match &args.expect {

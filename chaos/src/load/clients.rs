@@ -7,6 +7,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::exchange::Exchange;
+use super::multiplexed::{Multiplexed, NoStream};
 use super::report::Class;
 use super::stream::Protocol;
 use super::tunnel::{Ended, From, Messages, To, Tunnel};
@@ -66,8 +67,8 @@ pub(super) async fn http1(shared: Arc<Shared>) {
     }
 }
 
-/// A client of HTTP/2, which shares the connection in `slot` with others and replaces it when it is no good any more.
-pub(super) async fn http2(shared: Arc<Shared>, slot: Arc<Mutex<Option<Arc<http2::Connection>>>>) {
+/// A client of HTTP/2 or HTTP/3, which shares the connection in `slot` with others and replaces it when it is no good any more.
+pub(super) async fn multiplexed<C: Multiplexed>(shared: Arc<Shared>, slot: Arc<Mutex<Option<Arc<C>>>>) {
     let mut phase = shared.phase.clone();
     let mut due = None;
     while let Some(id) = shared.next(&mut phase, &mut due).await {
@@ -76,8 +77,8 @@ pub(super) async fn http2(shared: Arc<Shared>, slot: Arc<Mutex<Option<Arc<http2:
         let deadline = begun + shared.stream.deadline;
         let result = match opened(&shared, &slot, &exchange, deadline).await {
             Ok((connection, stream)) => match connection.exchange(stream, &exchange, deadline).await {
-                Ok(()) => Ok(connection.note_answer().then_some(connection.begun)),
-                Err(fault) => Err((fault, Some(connection.number))),
+                Ok(()) => Ok(connection.life().note_answer()),
+                Err(fault) => Err((fault, Some(connection.life().number))),
             },
             Err(failed) => Err(failed),
         };
@@ -89,56 +90,55 @@ pub(super) async fn http2(shared: Arc<Shared>, slot: Arc<Mutex<Option<Arc<http2:
 }
 
 /// A stream for a request, on the shared connection or on the next ones where it is ending.
-async fn opened(
+async fn opened<C: Multiplexed>(
     shared: &Shared,
-    slot: &Mutex<Option<Arc<http2::Connection>>>,
+    slot: &Mutex<Option<Arc<C>>>,
     exchange: &Exchange,
     deadline: Instant,
-) -> Result<(Arc<http2::Connection>, http2::Opened), (Fault, Option<u64>)> {
-    let scheme = if shared.tls.is_some() { "https" } else { "http" };
+) -> Result<(Arc<C>, C::Opened), (Fault, Option<u64>)> {
     loop {
         let connection = usable(shared, slot, deadline).await.map_err(|fault| (fault, None))?;
-        match connection.open(exchange, scheme, &shared.authority, deadline).await {
+        let life = connection.life();
+        match connection.open(exchange, shared, deadline).await {
             Ok(stream) => return Ok((connection, stream)),
             // The server ended it while this request had no stream yet: a client takes another. On a fresh connection it is a
             // failure, but where the server has said that it goes: it may have been about to when it accepted.
-            Err(http2::NoStream::Closed { told, .. })
-                if (told || connection.has_answered()) && Instant::now() < deadline =>
+            Err(NoStream::Closed { told, .. })
+                if (told || life.has_answered()) && Instant::now() < deadline =>
             {
-                if connection.retire() {
+                if life.retire() {
                     shared.account.idle_close(shared.index);
                 }
             }
-            Err(http2::NoStream::Closed { detail, .. }) => {
-                connection.retire();
-                return Err((Fault::before(Class::Unsent, detail), Some(connection.number)));
+            Err(NoStream::Closed { detail, .. }) => {
+                life.retire();
+                return Err((Fault::before(Class::Unsent, detail), Some(life.number)));
             }
-            Err(http2::NoStream::Failed(fault)) => return Err((fault, Some(connection.number))),
+            Err(NoStream::Failed(fault)) => return Err((fault, Some(life.number))),
         }
     }
 }
 
 /// The shared connection, made anew where it has ended.
-async fn usable(
+async fn usable<C: Multiplexed>(
     shared: &Shared,
-    slot: &Mutex<Option<Arc<http2::Connection>>>,
+    slot: &Mutex<Option<Arc<C>>>,
     deadline: Instant,
-) -> Result<Arc<http2::Connection>, Fault> {
+) -> Result<Arc<C>, Fault> {
     let Ok(mut slot) = timeout_at(deadline, slot.lock()).await else {
         return Err(Fault::before(Class::Refused, "no connection within the deadline"));
     };
     if let Some(connection) = &*slot {
-        if connection.is_open() {
+        let life = connection.life();
+        if life.is_open() {
             return Ok(connection.clone());
         }
-        if connection.retire() && connection.has_answered() {
+        if life.retire() && life.has_answered() {
             shared.account.idle_close(shared.index);
         }
     }
     *slot = None;
-    let connected = shared.connect(deadline).await?;
-    let greeted = shared.stream.messages.is_some();
-    let connection = Arc::new(http2::Connection::new(connected, greeted, deadline).await?);
+    let connection = Arc::new(C::connect(shared, deadline).await?);
     *slot = Some(connection.clone());
     Ok(connection)
 }
@@ -193,14 +193,13 @@ pub(super) async fn http2_tunnels(
         let (from, to) = match connection.switch(stream, &exchange, deadline).await {
             Ok(switched) => switched,
             Err(fault) => {
-                failed(&shared, id, Some(connection.number), begun, fault).await;
+                failed(&shared, id, Some(connection.life().number), begun, fault).await;
                 continue;
             }
         };
-        let first = connection.note_answer().then_some(connection.begun);
-        shared.account.opened(shared.index, begun, first);
+        shared.account.opened(shared.index, begun, connection.life().note_answer());
         let result = tunnel(&shared, id, &messages).run(From::Http2(from), To::Http2(to)).await;
-        ended(&shared, id, connection.number, begun, result).await;
+        ended(&shared, id, connection.life().number, begun, result).await;
     }
 }
 

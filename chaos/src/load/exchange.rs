@@ -218,6 +218,49 @@ impl<'a> Checker<'a> {
     }
 }
 
+/// An answer of HTTP/2 or HTTP/3, where the protocol says how long it is and whether it is whole, while it arrives.
+pub(crate) struct Answer<'a> {
+    status: u16,
+    is_expected: bool,
+    wrong: Option<String>,
+    checker: Checker<'a>,
+}
+
+/// What is wrong with an answer that is whole.
+#[derive(Debug)]
+pub(crate) enum NotExpected {
+    Status(u16),
+    Wrong(String),
+}
+
+impl<'a> Answer<'a> {
+    pub(crate) fn new(exchange: &'a Exchange, status: u16, headers: &HeaderMap) -> Answer<'a> {
+        let expect = &exchange.expect;
+        let is_expected = status == expect.status;
+        let wrong = if is_expected { expect.check_headers(headers) } else { None };
+        let has_content = exchange.method != Method::HEAD && !matches!(status, 204 | 304);
+        let checker = Checker::new(if is_expected && has_content { &expect.body } else { &ExpectBody::Any });
+        Answer { status, is_expected, wrong, checker }
+    }
+
+    /// Takes the next piece of its content. What is wrong is said at its end: whether the answer was whole decides between wrong
+    /// and in flight.
+    pub(crate) fn feed(&mut self, data: &[u8]) {
+        let wrong = self.checker.feed(data).err();
+        self.wrong = self.wrong.take().or(wrong);
+    }
+
+    pub(crate) fn end(self) -> Result<(), NotExpected> {
+        if !self.is_expected {
+            return Err(NotExpected::Status(self.status));
+        }
+        match self.wrong.or_else(|| self.checker.end().err()) {
+            Some(wrong) => Err(NotExpected::Wrong(wrong)),
+            None => Ok(()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,15 +8,16 @@ use bytes::Bytes;
 use h2::client::{Builder, ResponseFuture, SendRequest};
 use h2::ext::Protocol;
 use h2::{Ping, Reason, RecvStream, SendStream};
-use http::{Method, Request, Version, header};
+use http::{Method, Version};
 use tokio::task::AbortHandle;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
 
-use super::exchange::{Body, Checker, Exchange, ExpectBody};
+use super::exchange::{Answer, Exchange, NotExpected};
+use super::multiplexed::{Life, Multiplexed, NoStream, ends_with_head, request};
 use super::report::{Class, Sent};
 use super::target::Wire;
-use super::worker::{Connected, Fault};
+use super::worker::{Connected, Fault, Shared};
 
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
@@ -25,11 +26,7 @@ const CONNECTION_WINDOW: u32 = 16 << 20;
 pub(super) struct Connection {
     send: SendRequest<Bytes>,
     wire: Arc<Wire>,
-    pub(super) number: u64,
-    pub(super) begun: Instant,
-    ended: Arc<AtomicBool>,
-    retired: AtomicBool,
-    answered: AtomicBool,
+    life: Life,
     driver: AbortHandle,
 }
 
@@ -41,24 +38,10 @@ pub(super) struct Opened {
     before: u64,
 }
 
-/// Why there is no stream for a request.
-pub(super) enum NoStream {
-    /// The connection has ended before, or is ending; whether because the server said that it goes (GOAWAY, NO_ERROR).
-    Closed {
-        detail: String,
-        told: bool,
-    },
-    Failed(Fault),
-}
-
 impl Connection {
     /// On a connection that was just made; where `greeted`, only once the server's SETTINGS are known, without which there is
     /// no extended CONNECT (RFC 8441 §3).
-    pub(super) async fn new(
-        connected: Connected,
-        greeted: bool,
-        deadline: Instant,
-    ) -> Result<Connection, Fault> {
+    async fn new(connected: Connected, greeted: bool, deadline: Instant) -> Result<Connection, Fault> {
         let Connected { socket, wire, number, begun } = connected;
         let mut builder = Builder::new();
         builder
@@ -81,8 +64,7 @@ impl Connection {
             }
         })
         .abort_handle();
-        let (retired, answered) = Default::default();
-        let connection = Connection { send, wire, number, begun, ended, retired, answered, driver };
+        let connection = Connection { send, wire, life: Life::new(number, begun, ended), driver };
         if let Some(mut ping) = ping {
             // They come before anything else, and so before what answers a PING.
             match timeout_at(deadline, ping.ping(Ping::opaque())).await {
@@ -94,32 +76,62 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Requests may still be sent on it, as far as is known.
-    pub(super) fn is_open(&self) -> bool {
-        !self.ended.load(Ordering::Acquire) && !self.retired.load(Ordering::Acquire)
+    /// Waits for the answer that makes a stream a tunnel (RFC 8441 §5).
+    pub(super) async fn switch(
+        &self,
+        Opened { response, to, before }: Opened,
+        exchange: &Exchange,
+        deadline: Instant,
+    ) -> Result<(RecvStream, SendStream<Bytes>), Fault> {
+        let answer = async {
+            let (head, from) = response.await.map_err(Broken::H2)?.into_parts();
+            let status = head.status.as_u16();
+            if status != exchange.expect.status {
+                return Err(Broken::Answer(NotExpected::Status(status)));
+            }
+            match exchange.expect.check_headers(&head.headers) {
+                Some(wrong) => Err(Broken::Answer(NotExpected::Wrong(wrong))),
+                None => Ok((from, to)),
+            }
+        };
+        self.judge(timeout_at(deadline, answer).await, before)
     }
 
-    /// Takes it out of use for new requests; true for the first who does.
-    pub(super) fn retire(&self) -> bool {
-        !self.retired.swap(true, Ordering::AcqRel)
+    /// What a result says about a request before whose head so many bytes were written.
+    fn judge<T>(&self, result: Result<Result<T, Broken>, Elapsed>, before: u64) -> Result<T, Fault> {
+        let sent = if self.wire.written() == before { Sent::None } else { Sent::All };
+        let failed = |class, sent, detail| Err(Fault { class, sent, answered: 0, detail });
+        match result {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(Broken::Answer(NotExpected::Status(status)))) => {
+                failed(Class::Status(status), sent, format!("status {status}"))
+            }
+            Ok(Err(Broken::Answer(NotExpected::Wrong(detail)))) => failed(Class::Wrong, sent, detail),
+            Ok(Err(Broken::H2(error))) => {
+                let (class, sent) = classify(&error, sent);
+                failed(class, sent, error.to_string())
+            }
+            Err(_) => failed(Class::Lost, sent, "no complete answer within the deadline".into()),
+        }
+    }
+}
+
+impl Multiplexed for Connection {
+    type Opened = Opened;
+
+    async fn connect(shared: &Shared, deadline: Instant) -> Result<Connection, Fault> {
+        let greeted = shared.stream.messages.is_some();
+        Connection::new(shared.connect(deadline).await?, greeted, deadline).await
     }
 
-    /// Notes a complete answer; true for the first.
-    pub(super) fn note_answer(&self) -> bool {
-        !self.answered.swap(true, Ordering::AcqRel)
+    fn life(&self) -> &Life {
+        &self.life
     }
 
-    /// It has given a complete answer.
-    pub(super) fn has_answered(&self) -> bool {
-        self.answered.load(Ordering::Acquire)
-    }
-
-    /// Sends the head of a request.
-    pub(super) async fn open(
+    async fn open(
         &self,
         exchange: &Exchange,
-        scheme: &str,
-        authority: &str,
+        shared: &Shared,
         deadline: Instant,
     ) -> Result<Opened, NoStream> {
         let failed = |class, detail| Err(NoStream::Failed(Fault::before(class, detail)));
@@ -129,19 +141,21 @@ impl Connection {
             Err(_) => return failed(Class::Lost, "no stream within the deadline".to_owned()),
         };
         let before = self.wire.written();
-        let request = match request(exchange, scheme, authority) {
+        let scheme = if shared.tls.is_some() { "https" } else { "http" };
+        let mut request = match request(exchange, Version::HTTP_2, scheme, &shared.authority) {
             Ok(request) => request,
             Err(error) => return failed(Class::Wrong, format!("the request: {error}")),
         };
-        let ends = exchange.method != Method::CONNECT && exchange.body.length() == 0;
-        match send.send_request(request, ends) {
+        if exchange.method == Method::CONNECT {
+            request.extensions_mut().insert(Protocol::from_static("websocket"));
+        }
+        match send.send_request(request, ends_with_head(exchange)) {
             Ok((response, to)) => Ok(Opened { response, to, before }),
             Err(error) => Err(no_stream(&error)),
         }
     }
 
-    /// Sends the request's content, and checks its answer.
-    pub(super) async fn exchange(
+    async fn exchange(
         &self,
         Opened { response, to, before }: Opened,
         exchange: &Exchange,
@@ -168,45 +182,6 @@ impl Connection {
         .await;
         let answered = answered.into_inner();
         self.judge(result, before).map_err(|fault| Fault { answered, ..fault })
-    }
-
-    /// Waits for the answer that makes a stream a tunnel (RFC 8441 §5).
-    pub(super) async fn switch(
-        &self,
-        Opened { response, to, before }: Opened,
-        exchange: &Exchange,
-        deadline: Instant,
-    ) -> Result<(RecvStream, SendStream<Bytes>), Fault> {
-        let answer = async {
-            let (head, from) = response.await.map_err(Broken::H2)?.into_parts();
-            let status = head.status.as_u16();
-            if status != exchange.expect.status {
-                return Err(Broken::Status(status));
-            }
-            match exchange.expect.check_headers(&head.headers) {
-                Some(wrong) => Err(Broken::Wrong(wrong)),
-                None => Ok((from, to)),
-            }
-        };
-        self.judge(timeout_at(deadline, answer).await, before)
-    }
-
-    /// What a result says about a request before whose head so many bytes were written.
-    fn judge<T>(&self, result: Result<Result<T, Broken>, Elapsed>, before: u64) -> Result<T, Fault> {
-        let sent = if self.wire.written() == before { Sent::None } else { Sent::All };
-        let failed = |class, sent, detail| Err(Fault { class, sent, answered: 0, detail });
-        match result {
-            Ok(Ok(done)) => Ok(done),
-            Ok(Err(Broken::Status(status))) => {
-                failed(Class::Status(status), sent, format!("status {status}"))
-            }
-            Ok(Err(Broken::Wrong(detail))) => failed(Class::Wrong, sent, detail),
-            Ok(Err(Broken::H2(error))) => {
-                let (class, sent) = classify(&error, sent);
-                failed(class, sent, error.to_string())
-            }
-            Err(_) => failed(Class::Lost, sent, "no complete answer within the deadline".into()),
-        }
     }
 }
 
@@ -243,28 +218,8 @@ pub(super) fn classify(error: &h2::Error, sent: Sent) -> (Class, Sent) {
 }
 
 enum Broken {
-    Status(u16),
-    Wrong(String),
+    Answer(NotExpected),
     H2(h2::Error),
-}
-
-fn request(exchange: &Exchange, scheme: &str, authority: &str) -> Result<Request<()>, http::Error> {
-    let host = exchange.headers.iter().find(|(name, _)| name == header::HOST);
-    let authority = host.and_then(|(_, value)| value.to_str().ok()).unwrap_or(authority);
-    let mut builder = Request::builder()
-        .method(exchange.method.clone())
-        .uri(format!("{scheme}://{authority}{}", exchange.path))
-        .version(Version::HTTP_2);
-    for (name, value) in exchange.headers.iter().filter(|(name, _)| name != header::HOST) {
-        builder = builder.header(name, value);
-    }
-    if exchange.method == Method::CONNECT {
-        builder = builder.extension(Protocol::from_static("websocket"));
-    }
-    if matches!(exchange.body, Body::Fixed(_) | Body::Pattern { .. }) {
-        builder = builder.header(header::CONTENT_LENGTH, exchange.body.length());
-    }
-    builder.body(())
 }
 
 /// How much of so many bytes may be sent now; waits until it is something.
@@ -301,25 +256,13 @@ async fn read(
     exchange: &Exchange,
     answered: &AtomicU64,
 ) -> Result<(), Broken> {
-    let expect = &exchange.expect;
-    let status = head.status.as_u16();
-    let expected = status == expect.status;
-    let mut wrong = if expected { expect.check_headers(&head.headers) } else { None };
-    let checked = expected && exchange.method != Method::HEAD && !matches!(status, 204 | 304);
-    let mut checker = Checker::new(if checked { &expect.body } else { &ExpectBody::Any });
+    let mut answer = Answer::new(exchange, head.status.as_u16(), &head.headers);
     while let Some(data) = from.data().await {
         let data = data.map_err(Broken::H2)?;
         answered.fetch_add(data.len() as u64, Ordering::Relaxed);
         let _ = from.flow_control().release_capacity(data.len());
-        // Read on to the end: whether the answer was whole decides between wrong and in flight.
-        wrong = wrong.or_else(|| checker.feed(&data).err());
+        answer.feed(&data);
     }
     from.trailers().await.map_err(Broken::H2)?;
-    if !expected {
-        return Err(Broken::Status(status));
-    }
-    match wrong.or_else(|| checker.end().err()) {
-        Some(wrong) => Err(Broken::Wrong(wrong)),
-        None => Ok(()),
-    }
+    answer.end().map_err(Broken::Answer)
 }

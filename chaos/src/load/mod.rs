@@ -7,6 +7,8 @@ mod exchange;
 mod histogram;
 mod http1;
 mod http2;
+mod http3;
+mod multiplexed;
 mod report;
 mod running;
 mod stream;

@@ -4,16 +4,17 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::account::{Account, Counts};
-use super::clients;
+use super::multiplexed::Multiplexed;
 use super::report::{Failure, Report};
 use super::stream::{Load, Protocol};
 use super::worker::{Phase, Shared};
+use super::{clients, http2, http3};
 
 /// A load under way. Dropping it ends it at once.
 pub struct Running {
@@ -55,22 +56,25 @@ impl Running {
             for _ in 0..concurrency {
                 let shared = shared.clone();
                 let runtime = runtime.handle();
-                let Protocol::Http2 { streams } = protocol else {
-                    match messages.clone() {
-                        None => workers.spawn_on(clients::http1(shared), runtime),
-                        Some(messages) => workers.spawn_on(clients::http1_tunnels(shared, messages), runtime),
-                    };
-                    continue;
-                };
-                let slot = Arc::default();
-                for _ in 0..streams.max(1) {
-                    let (shared, slot) = (shared.clone(), Arc::clone(&slot));
-                    match messages.clone() {
-                        None => workers.spawn_on(clients::http2(shared, slot), runtime),
-                        Some(messages) => {
-                            workers.spawn_on(clients::http2_tunnels(shared, slot, messages), runtime)
+                match (protocol, messages.clone()) {
+                    (Protocol::Http2 { streams }, None) => {
+                        multiplexed::<http2::Connection>(&mut workers, runtime, &shared, streams);
+                    }
+                    (Protocol::Http3 { streams }, _) => {
+                        multiplexed::<http3::Connection>(&mut workers, runtime, &shared, streams);
+                    }
+                    (Protocol::Http2 { streams }, Some(messages)) => {
+                        let slot = Arc::default();
+                        for _ in 0..streams.max(1) {
+                            let tunnels =
+                                clients::http2_tunnels(shared.clone(), Arc::clone(&slot), messages.clone());
+                            workers.spawn_on(tunnels, runtime);
                         }
-                    };
+                    }
+                    (_, None) => _ = workers.spawn_on(clients::http1(shared), runtime),
+                    (_, Some(messages)) => {
+                        workers.spawn_on(clients::http1_tunnels(shared, messages), runtime);
+                    }
                 }
             }
         }
@@ -207,6 +211,19 @@ impl Running {
             }
         }
         self.account.report()
+    }
+}
+
+/// The clients of one connection.
+fn multiplexed<C: Multiplexed>(
+    workers: &mut JoinSet<()>,
+    runtime: &Handle,
+    shared: &Arc<Shared>,
+    streams: usize,
+) {
+    let slot = Arc::default();
+    for _ in 0..streams.max(1) {
+        workers.spawn_on(clients::multiplexed::<C>(shared.clone(), Arc::clone(&slot)), runtime);
     }
 }
 

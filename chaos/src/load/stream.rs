@@ -55,6 +55,11 @@ pub enum Protocol {
         /// Requests at a time on each of `concurrency` connections.
         streams: usize,
     },
+    /// HTTP/3, over TLS alone, at the UDP port of the target's number. WebSockets do not travel so here.
+    Http3 {
+        /// Requests at a time on each of `concurrency` connections.
+        streams: usize,
+    },
 }
 
 /// Requests of one kind, sent by a fixed number of clients, each of which waits for its answer before it goes on.

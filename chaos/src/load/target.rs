@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
@@ -111,6 +112,19 @@ impl Tls {
         TlsConnector::from(Arc::new(config))
     }
 
+    /// For HTTP/3.
+    pub(super) fn quic(&self) -> Result<quinn::ClientConfig, quinn::crypto::rustls::NoInitialCipherSuite> {
+        let mut config = self.config.clone();
+        config.alpn_protocols = vec![b"h3".to_vec()];
+        let config = quinn::crypto::rustls::QuicClientConfig::try_from(config)?;
+        let mut transport = quinn::TransportConfig::default();
+        // What ends a connection is one packet, which may be lost: who only waits for an answer asks whether anybody is there.
+        transport.keep_alive_interval(Some(QUIC_PING));
+        let mut config = quinn::ClientConfig::new(Arc::new(config));
+        config.transport_config(Arc::new(transport));
+        Ok(config)
+    }
+
     pub(super) fn name(&self) -> &ServerName<'static> {
         &self.name
     }
@@ -120,6 +134,8 @@ fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier
     ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
 }
+
+const QUIC_PING: Duration = Duration::from_millis(500);
 
 /// A byte stream to the server, with or without TLS.
 pub(super) type Socket = Box<dyn Stream>;

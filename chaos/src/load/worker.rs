@@ -26,7 +26,7 @@ pub(super) enum Phase {
 pub(super) struct Shared {
     pub(super) index: usize,
     pub(super) stream: Stream,
-    target: Target,
+    pub(super) target: Target,
     pub(super) tls: Option<tokio_rustls::TlsConnector>,
     pub(super) authority: String,
     pub(super) account: Arc<Account>,
@@ -72,6 +72,7 @@ impl Shared {
         let target = stream.target.as_ref().unwrap_or(target).clone();
         let (alpn, per_connection): (&[u8], _) = match stream.protocol {
             Protocol::Http2 { streams } => (b"h2", streams.max(1)),
+            Protocol::Http3 { streams } => (b"h3", streams.max(1)),
             Protocol::Http1KeepAlive | Protocol::Http1NewConnection => (b"http/1.1", 1),
         };
         let clients = stream.concurrency * per_connection;
