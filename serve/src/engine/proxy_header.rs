@@ -96,8 +96,12 @@ async fn read(
 
 /// Enters the client that a proxy has named. One that speaks for itself, or does not say, is the client.
 fn name_client(info: &mut ConnectionInfo, header: Header) {
+    let said = header.tlvs.authority.is_some() || header.tlvs.tls.is_some();
     let (peer, local) = match header.origin {
-        Origin::Local | Origin::Unknown => return,
+        Origin::Local => return,
+        // What it says beside the address holds all the same: a proxy whose client has come over a Unix socket, say.
+        Origin::Unknown if said => (info.peer.clone(), info.local),
+        Origin::Unknown => return,
         Origin::Inet { source, destination, .. } => (Peer::Tcp(source), Some(destination)),
         Origin::Unix { .. } => (Peer::Unix, None),
     };

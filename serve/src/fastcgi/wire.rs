@@ -213,13 +213,15 @@ impl Cut {
     }
 
     fn refused(status: ProtocolStatus) -> Self {
-        let cause = match status {
-            ProtocolStatus::Overloaded => "overloaded",
-            ProtocolStatus::CannotMultiplex => "the connection was said to have a request already",
-            ProtocolStatus::UnknownRole => "no responder",
-            ProtocolStatus::Complete => "ended",
+        let (failure, cause) = match status {
+            ProtocolStatus::Overloaded => (Failure::Overloaded, "overloaded"),
+            ProtocolStatus::CannotMultiplex => {
+                (Failure::Closed, "the connection was said to have a request already")
+            }
+            ProtocolStatus::UnknownRole => (Failure::Closed, "no responder"),
+            ProtocolStatus::Complete => (Failure::Closed, "ended"),
         };
-        Cut { failure: Failure::Closed, cause: cause.to_owned(), refused: true }
+        Cut { failure, cause: cause.to_owned(), refused: true }
     }
 }
 

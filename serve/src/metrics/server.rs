@@ -28,6 +28,8 @@ pub enum Failure {
     Closed,
     /// No head of an answer within the deadline.
     FirstByteTimeout,
+    /// It has said that it is overloaded, in the words of its protocol (FastCGI 1.0 §5.5).
+    Overloaded,
     /// What was sent is no HTTP answer.
     Malformed,
     /// Closed, reset or malformed within the content.
@@ -36,11 +38,12 @@ pub enum Failure {
     BodyTimeout,
 }
 
-const FAILURES: [Failure; 7] = [
+const FAILURES: [Failure; 8] = [
     Failure::Connect,
     Failure::ConnectTimeout,
     Failure::Closed,
     Failure::FirstByteTimeout,
+    Failure::Overloaded,
     Failure::Malformed,
     Failure::Body,
     Failure::BodyTimeout,
@@ -54,6 +57,7 @@ impl Failure {
             Failure::ConnectTimeout => "connect_timeout",
             Failure::Closed => "closed",
             Failure::FirstByteTimeout => "first_byte_timeout",
+            Failure::Overloaded => "overloaded",
             Failure::Malformed => "malformed",
             Failure::Body => "body",
             Failure::BodyTimeout => "body_timeout",

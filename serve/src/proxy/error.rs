@@ -37,6 +37,7 @@ impl ProxyError {
                 Failure::ConnectTimeout | Failure::FirstByteTimeout | Failure::BodyTimeout => {
                     (StatusCode::GATEWAY_TIMEOUT, Outcome::UpstreamFailed)
                 }
+                Failure::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, Outcome::UpstreamFailed),
                 _ => (StatusCode::BAD_GATEWAY, Outcome::UpstreamFailed),
             },
             ProxyError::Exhausted(_) => (StatusCode::SERVICE_UNAVAILABLE, Outcome::Shed),

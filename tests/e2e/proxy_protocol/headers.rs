@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{LOCAL, OPTIONAL, OVER_TLS, REQUEST, REQUIRED, asked, from, refused, site, told, v1, v2};
+use super::{
+    LOCAL, OPTIONAL, OVER_TLS, REQUEST, REQUIRED, asked, from, refused, site, told, unspecified, v1, v2,
+};
 use crate::harness::{Algorithm, Authority, Site, Wire, curl, eventually};
 
 #[test]
@@ -21,8 +23,10 @@ fn a_header_of_either_version_says_who_the_client_is() {
     // Who does not say who the client is, is the client.
     assert_eq!(asked(site.wire(), b"PROXY UNKNOWN\r\n"), "127.0.0.1 http shop.test");
     assert_eq!(asked(site.wire(), LOCAL), "127.0.0.1 http shop.test");
+    // Of a family that is not said, what stands beside the address holds.
+    assert_eq!(asked(site.wire(), &unspecified(OVER_TLS)), "127.0.0.1 https shop.test");
     let read = || std::fs::read_to_string(site.path("access.log")).unwrap_or_default();
-    eventually("the lines are written", || read().lines().count() == 6);
+    eventually("the lines are written", || read().lines().count() == 7);
     let lines: Vec<Value> = read().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let entry = |index: usize| {
         let line: &Value = &lines[index];
@@ -31,6 +35,7 @@ fn a_header_of_either_version_says_who_the_client_is() {
     assert_eq!(entry(0), ["192.0.2.1", "127.0.0.1", "http", "-"]);
     assert_eq!(entry(3), ["192.0.2.3", "127.0.0.1", "https", "TLSv1.3"]);
     assert_eq!(entry(5), ["127.0.0.1", "-", "http", "-"]);
+    assert_eq!(entry(6), ["127.0.0.1", "127.0.0.1", "https", "TLSv1.3"]);
     assert_eq!(refused(&site), 0.0);
 }
 

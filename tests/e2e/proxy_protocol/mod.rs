@@ -47,6 +47,12 @@ fn v2(client: [u8; 4], tlvs: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// The same for one whose address is of no family.
+fn unspecified(tlvs: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(tlvs.len()).unwrap().to_be_bytes();
+    [&SIGNATURE[..], &[0x21, 0x00], &length, tlvs].concat()
+}
+
 /// Says that the client has come over TLS 1.3.
 const OVER_TLS: &[u8] = b"\x20\x00\x0f\x01\x00\x00\x00\x01\x21\x00\x07TLSv1.3";
 

@@ -96,7 +96,8 @@ impl Pseudo {
         }
         let scheme = self.scheme.filter(|scheme| !scheme.is_empty())?;
         let scheme = Scheme::try_from(&*scheme).ok()?;
-        let path = self.path.filter(|path| !path.is_empty())?;
+        // A fragment is no part of it (RFC 9114 §4.3.1), and would be left out silently.
+        let path = self.path.filter(|path| !path.is_empty() && !path.contains(&b'#'))?;
         parts.path_and_query = Some(PathAndQuery::from_maybe_shared(path).ok()?);
         if authority.is_some() {
             parts.scheme = Some(scheme);
@@ -173,6 +174,7 @@ mod tests {
         assert_eq!(request.version(), Version::HTTP_3);
         assert_eq!(request.uri(), "https://a.example/x?y");
         assert_eq!(request.headers().get_all("cookie").iter().count(), 2);
+        assert!(changed(":path", Some("/x#y")).is_none());
         let asterisk =
             of(&[(":method", "OPTIONS"), (":scheme", "https"), (":authority", "a"), (":path", "*")]);
         assert_eq!(asterisk.unwrap().uri().path(), "*");

@@ -125,6 +125,7 @@ async fn a_script_may_have_a_file_of_one_directory_sent_where_that_is_allowed() 
     let target = target_of(&config, "/", &settings(&[&program]));
     let (answer, _) = join(call(&target, get("/")), program.answer(&named("X-Accel-Redirect", "/a"))).await;
     assert_eq!((answer.status, &*answer.text()), (200, "no"), "not unless it is enabled");
+    assert!(!answer.headers.contains_key("x-accel-redirect"), "and it is nobody's business then");
 
     config.sendfile = Some(private.path().to_owned());
     let target = target_of(&config, "/", &settings(&[&program]));
@@ -146,6 +147,11 @@ async fn a_script_may_have_a_file_of_one_directory_sent_where_that_is_allowed() 
     let (answer, _) =
         join(call(&target, range), program.answer(&named("X-Accel-Redirect", "/d/c.txt"))).await;
     assert_eq!((answer.status, &*answer.text()), (206, "d/"));
+    // A form that is sent for a download.
+    let form = [("range", "bytes=0-1"), ("if-none-match", "*")];
+    let form = request(Method::POST, "/", &form, RequestBody::Empty);
+    let (answer, _) = join(call(&target, form), program.answer(&named("X-Accel-Redirect", "/d/c.txt"))).await;
+    assert_eq!((answer.status, &*answer.text()), (200, "d/c.txt"));
     let script = root.path().join("index.php").display().to_string();
     let escape = format!("{}/../index.php", private.path().display());
     for (field, path, status) in [

@@ -180,3 +180,15 @@ async fn nobody_to_ask_is_502_and_a_silent_one_504() {
     let (answer, ()) = join(call(&target, get("/")), silent).await;
     assert_eq!((answer.status, answer.outcome), (504, Some(Outcome::UpstreamFailed)));
 }
+
+#[tokio::test]
+async fn servers_that_are_all_overloaded_are_503() {
+    let programs = [Program::new(), Program::new()];
+    let [first, second] = &programs;
+    let root = root(&["index.php"]);
+    let settings = model::Upstream { retries: 1, ..settings(&[first, second]) };
+    let target = target_of(&config(root.path()), "/", &settings);
+    let asked = async { join(first.answer(&end(2)), second.answer(&end(2))).await };
+    let (answer, _) = join(call(&target, get("/")), asked).await;
+    assert_eq!((answer.status, answer.outcome), (503, Some(Outcome::UpstreamFailed)));
+}
