@@ -192,7 +192,7 @@ fn instances(before: &Instances, after: &Instances) -> Vec<&'static str> {
 }
 
 fn listener(before: &Listener, after: &Listener) -> Vec<&'static str> {
-    differing!(before, after, Listener { bind, tls, http2, http3, proxy_protocol, sharing, limits, timeouts; name })
+    differing!(before, after, Listener { bind, tls, http2, http3, early_data, proxy_protocol, sharing, limits, timeouts; name })
 }
 
 fn upstream(before: &Upstream, after: &Upstream) -> Vec<&'static str> {

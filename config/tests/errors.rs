@@ -46,6 +46,7 @@ fn all_errors_of_a_file_come_at_once_in_its_order() {
         "http": (bind: "0.0.0.0:8080", limits: (streams: 0, header_bytes: "9")),
         "http": (bind: "[::]:8081"),
         "admin": (bind: "127.0.0.1:8080", http3: true),
+        "quick": (bind: "127.0.0.1:8082", early_data: true),
     },
     upstreams: {
         "api": (servers: [], balance: LeastConections),
@@ -66,15 +67,16 @@ site.ron:6:75: listeners.http.limits.header_bytes: expected a size with its unit
 site.ron:7:9: listeners.http: this name stands here twice; names are unique
 site.ron:8:25: listeners.admin.bind: listener "http" has this address already; each needs its own
 site.ron:8:50: listeners.admin.http3: HTTP/3 is never without TLS; add tls: [(cert: "…", key: "…")], or leave it out
-site.ron:11:26: upstreams.api.servers: missing; an upstream has at least one, such as servers: ["127.0.0.1:9000"]
-site.ron:11:39: upstreams.api.balance: there is no LeastConections; did you mean LeastConnections?
-site.ron:14:29: routes[0].to: no upstream "apii"; did you mean "api"?
-site.ron:15:16: routes[1].path: "api" is no path to match: it begins with "/"
-site.ron:15:27: routes[1].to: no app "shop"; the site has none
-site.ron:16:9: routes[2]: matches the same as routes[0], "/api/" on all listeners; no request would reach one of them
-site.ron:16:46: routes[2].to.status: 200 is no redirect; choose 301 or 308 (for good), 302 or 307 (for now), or 303 (fetch with GET)
-site.ron:16:61: routes[2].to.location: no variable {url}; did you mean {uri}?
-site.ron:17:48: routes[3].to.indx: unknown field; did you mean "index"?"#;
+site.ron:9:55: listeners.quick.early_data: early data is taken over HTTP/3 alone; add http3: true, or leave it out
+site.ron:12:26: upstreams.api.servers: missing; an upstream has at least one, such as servers: ["127.0.0.1:9000"]
+site.ron:12:39: upstreams.api.balance: there is no LeastConections; did you mean LeastConnections?
+site.ron:15:29: routes[0].to: no upstream "apii"; did you mean "api"?
+site.ron:16:16: routes[1].path: "api" is no path to match: it begins with "/"
+site.ron:16:27: routes[1].to: no app "shop"; the site has none
+site.ron:17:9: routes[2]: matches the same as routes[0], "/api/" on all listeners; no request would reach one of them
+site.ron:17:46: routes[2].to.status: 200 is no redirect; choose 301 or 308 (for good), 302 or 307 (for now), or 303 (fetch with GET)
+site.ron:17:61: routes[2].to.location: no variable {url}; did you mean {uri}?
+site.ron:18:48: routes[3].to.indx: unknown field; did you mean "index"?"#;
     assert_eq!(errors(text), expected);
 }
 

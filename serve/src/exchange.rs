@@ -40,6 +40,10 @@ pub struct Record {
     pub route: Option<Arc<RouteMetrics>>,
     /// The upstream server that answered last.
     pub server: Option<Arc<ServerMetrics>>,
+    /// It came in early data (0-RTT), and is handled although its connection's handshake has not ended: somebody may be
+    /// repeating what the client has sent once. Only GET, HEAD and OPTIONS without content come so, and their heads say
+    /// `Early-Data: 1` (RFC 8470 §5.1).
+    pub early: bool,
     /// What went by, where the request has become a tunnel.
     pub tunnel: Option<Box<crate::tunnel::Summary>>,
     /// What the access log says of the request; filled only where there is a log.
@@ -65,6 +69,7 @@ impl Record {
             outcome: None,
             route: None,
             server: None,
+            early: false,
             tunnel: None,
             log: None,
             kept: Kept::default(),

@@ -211,6 +211,17 @@ impl Application for Site {
                 }
             }
         }
+        let too_early = end.status == Some(StatusCode::TOO_EARLY);
+        if (exchange.record.early || too_early)
+            && let Some(listener) = self.counters.load().listener(&exchange.connection)
+        {
+            if exchange.record.early {
+                listener.early();
+            }
+            if too_early {
+                listener.too_early();
+            }
+        }
         self.access_log.write(exchange, end);
     }
 

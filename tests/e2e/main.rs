@@ -26,6 +26,7 @@ mod framing;
 mod http2;
 mod http2_conformance;
 mod http3;
+mod http3_early;
 mod init;
 mod instance;
 mod instances;

@@ -87,6 +87,7 @@ pub(crate) fn listeners(socket: Option<PathBuf>, admin: &model::Admin) -> Vec<Li
         http2: false,
         proxy_protocol: None,
         http3: false,
+        early_data: false,
         sharing: Default::default(),
         limits: Limits { connections: 256, body_bytes: 64 << 10, ..Limits::default() },
         // Who has nothing to ask does not hold up the end of the site.

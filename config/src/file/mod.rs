@@ -133,6 +133,8 @@ record! {
         proxy_protocol: ProxyProtocol,
         /// Offer HTTP/3, over UDP at the same address.
         http3: bool,
+        /// Answer safe requests over HTTP/3 before the handshake has ended.
+        early_data: bool,
         /// How instances share it.
         sharing: Sharing,
         /// What a client may send.

@@ -20,6 +20,9 @@ pub struct Listener {
     /// Offer HTTP/3 too: QUIC over UDP, at the same address and port. Only with TLS, and on an IP address.
     /// Default false.
     pub http3: bool,
+    /// Over HTTP/3, answer safe requests of clients that come back before their handshake has ended (0-RTT, RFC 8470).
+    /// Default false.
+    pub early_data: bool,
     /// Whether proxies say who their clients are, by a PROXY header before everything else; `None` is never.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// How the instances of a site share the listener.

@@ -92,6 +92,13 @@ impl Resolver<'_, '_> {
         if http3 {
             self.check_http3(raw, bind.as_ref(), &at.field("http3"));
         }
+        let early_data = raw.early_data.unwrap_or(false);
+        if early_data && !http3 {
+            self.report.error(
+                &at.field("early_data"),
+                "early data is taken over HTTP/3 alone; add http3: true, or leave it out",
+            );
+        }
         valid?;
         Some(Listener {
             name: name.into(),
@@ -100,6 +107,7 @@ impl Resolver<'_, '_> {
             http2: raw.http2.unwrap_or(true),
             proxy_protocol: proxy_protocol?,
             http3,
+            early_data,
             sharing,
             limits: limits?,
             timeouts: timeouts?,

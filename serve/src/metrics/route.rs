@@ -97,6 +97,8 @@ impl Requests {
 pub struct ListenerMetrics {
     refused: [Counter; CLASSES.len()],
     panics: Counter,
+    early: Counter,
+    too_early: Counter,
 }
 
 impl ListenerMetrics {
@@ -110,6 +112,16 @@ impl ListenerMetrics {
         self.panics.add(1);
     }
 
+    /// Counts a request that was handled before the handshake had ended.
+    pub(crate) fn early(&self) {
+        self.early.add(1);
+    }
+
+    /// Counts an answer with 425.
+    pub(crate) fn too_early(&self) {
+        self.too_early.add(1);
+    }
+
     pub(super) fn render(&self, page: &mut Page, listener: &str) {
         for (counter, status) in self.refused.iter().zip(CLASSES) {
             // The same rule as for routes: 4xx is what a refusal usually is.
@@ -118,6 +130,8 @@ impl ListenerMetrics {
             }
         }
         page.sample("playhouse_panics_total", &[listener], self.panics.value());
+        page.sample("playhouse_early_requests_total", &[listener], self.early.value());
+        page.sample("playhouse_too_early_total", &[listener], self.too_early.value());
     }
 }
 

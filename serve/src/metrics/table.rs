@@ -116,6 +116,18 @@ pub const METRICS: &[Metric] = &[
         &["listener"],
         "Panics in handlers and bodies; each has cost one request.",
     ),
+    counter(
+        "playhouse_early_requests_total",
+        "requests",
+        &["listener"],
+        "Requests that came in early data (0-RTT) and were handled before the handshake had ended.",
+    ),
+    counter(
+        "playhouse_too_early_total",
+        "requests",
+        &["listener"],
+        "Requests that were answered with 425: a server wants them only when the handshake has ended.",
+    ),
     gauge("playhouse_connections", "connections", &["listener"], "Client connections that are open."),
     counter(
         "playhouse_connections_accepted_total",

@@ -24,7 +24,7 @@ pub use bound::BoundSocket;
 pub use connector::Connector;
 pub use listener::{Listener, is_exhausted};
 pub use packet::{Packet, PacketListener, PacketSocket, PeerCred, ReceiveError};
-pub use quic::{QuicConfig, QuicEndpoint, QuicIncoming};
+pub use quic::{Handshake as QuicHandshake, QuicConfig, QuicEndpoint, QuicIncoming};
 pub use quic_group::QuicGroup;
 pub use quic_keys::{KeySource, QuicKeys, Slot};
 pub use quic_steering::Buckets;

@@ -241,6 +241,11 @@ impl QuicIncoming {
         self.incoming.local_ip()
     }
 
+    /// Whether the client has shown that it is where it says.
+    pub fn is_validated(&self) -> bool {
+        self.handshake.0.is_none()
+    }
+
     /// Begins the handshake. The guard is to be kept as long as that lasts.
     ///
     /// # Errors

@@ -275,6 +275,7 @@ fn is_end_to_end(name: &str) -> bool {
             | "cookie"
             | "set-cookie"
             | "cache-control"
+            | "early-data"
             | "origin"
             | "referer"
             | "via"

@@ -94,7 +94,10 @@ fn what_the_client_says_about_itself_is_replaced_in_any_spelling() {
 fn hop_by_hop_fields_end_here_and_security_fields_do_not() {
     let lines = written(&[
         ("host", "a"),
-        ("connection", "x-private, Authorization, x-forwarded-for, keep-alive, Cookie, content-type"),
+        (
+            "connection",
+            "x-private, Authorization, x-forwarded-for, keep-alive, Cookie, content-type, Early-Data",
+        ),
         ("keep-alive", "timeout=5"),
         ("proxy-connection", "keep-alive"),
         ("proxy-authorization", "Basic x"),
@@ -105,10 +108,12 @@ fn hop_by_hop_fields_end_here_and_security_fields_do_not() {
         ("authorization", "Bearer t"),
         ("cookie", "a=b"),
         ("content-type", "text/plain"),
+        ("early-data", "1"),
     ]);
-    assert_eq!(lines[2..5], ["authorization: Bearer t", "cookie: a=b", "content-type: text/plain"]);
-    assert!(lines[5].starts_with("x-forwarded-for: 192.0.2.7"));
-    assert_eq!(lines.len(), 9, "{lines:?}");
+    let kept = ["authorization: Bearer t", "cookie: a=b", "content-type: text/plain", "early-data: 1"];
+    assert_eq!(lines[2..6], kept);
+    assert!(lines[6].starts_with("x-forwarded-for: 192.0.2.7"));
+    assert_eq!(lines.len(), 10, "{lines:?}");
 }
 
 #[test]

@@ -174,6 +174,7 @@ async fn every_end_is_counted_with_its_route_or_without_one() {
         http2: true,
         proxy_protocol: None,
         http3: false,
+        early_data: false,
         sharing: Default::default(),
         limits: model::Limits::default(),
         timeouts: model::ClientTimeouts::default(),

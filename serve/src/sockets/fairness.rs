@@ -310,6 +310,7 @@ mod tests {
             http2: true,
             proxy_protocol: None,
             http3: false,
+            early_data: false,
             sharing: Default::default(),
             limits: model::Limits::default(),
             timeouts: model::ClientTimeouts::default(),

@@ -19,6 +19,7 @@ fn tcp(name: &str) -> model::Listener {
         http2: true,
         proxy_protocol: None,
         http3: false,
+        early_data: false,
         sharing: Default::default(),
         limits: model::Limits::default(),
         timeouts: model::ClientTimeouts::default(),

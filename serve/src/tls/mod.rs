@@ -1,6 +1,7 @@
 //! TLS: certificates by server name, read again when their files change, and session tickets.
 
 mod names;
+mod once;
 mod pair;
 mod table;
 pub mod tickets;
@@ -24,6 +25,13 @@ pub struct ListenerTls {
     /// Where HTTP/3 is offered.
     pub(crate) quic: Option<Arc<rustls::ServerConfig>>,
     resolver: Arc<Resolver>,
+}
+
+impl ListenerTls {
+    /// Whether clients that come back over HTTP/3 may send requests before their handshake has ended.
+    pub(crate) fn takes_early_data(&self) -> bool {
+        self.quic.as_ref().is_some_and(|quic| quic.max_early_data_size > 0)
+    }
 }
 
 impl Deref for ListenerTls {

@@ -12,6 +12,7 @@ use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 
 use super::names::{Names, Resolver};
+use super::once::OnceSessions;
 use super::pair::{Pair, Stamp, TlsError};
 use super::tickets::{Rotation, Ticketer};
 use super::{ALPN_H2, ALPN_H3, ALPN_HTTP1, ALPN_HTTP1_0, ListenerTls, TicketKeyError, TicketKeys};
@@ -44,6 +45,9 @@ struct Listener {
     certificates: Vec<model::Certificate>,
     http2: bool,
     http3: bool,
+    /// Where early data is taken: what clients of an earlier session may send before they hear of another limit (RFC 9000
+    /// §7.4.1, RFC 9114 §7.2.4.2). None of it may shrink while sessions are good.
+    early_data: Option<model::Limits>,
     tls: Weak<ListenerTls>,
 }
 
@@ -68,7 +72,7 @@ pub enum Event {
 
 impl Certificates {
     /// The TLS configuration of a listener; `None` for cleartext. The same one as before while neither the listener's
-    /// name, its certificates, `http2` nor `http3` have changed. Reads files: blocking.
+    /// name, its certificates, `http2` nor `http3` have changed, nor `early_data` (and where it is set, the limits). Reads files: blocking.
     ///
     /// # Errors
     /// A certificate that was never read cannot be. One that is in use is kept when its files have broken since.
@@ -100,6 +104,7 @@ impl Certificates {
             certificates: listener.tls.clone(),
             http2: listener.http2,
             http3: listener.http3,
+            early_data: early_limits(listener),
             tls: Arc::downgrade(&tls),
         });
         Ok(Some(tls))
@@ -194,7 +199,7 @@ impl Certificates {
         Ok(config)
     }
 
-    /// For QUIC, which has TLS 1.3 alone (RFC 9001 §4.2). No early data: it can be replayed.
+    /// For QUIC, which has TLS 1.3 alone (RFC 9001 §4.2).
     fn quic_configuration(
         &self,
         listener: &model::Listener,
@@ -206,6 +211,12 @@ impl Certificates {
             .with_no_client_auth()
             .with_cert_resolver(resolver.clone());
         config.alpn_protocols = vec![ALPN_H3.to_vec()];
+        if listener.early_data {
+            // RFC 9001 §4.6.1: this, or none.
+            config.max_early_data_size = u32::MAX;
+            config.session_storage = Arc::new(OnceSessions::new(resolver));
+            return Ok(config);
+        }
         config.max_early_data_size = 0;
         // No listener's name has a space: tickets of TCP are worth nothing here, and the other way round.
         let name = format!("{} QUIC", listener.name).into();
@@ -248,6 +259,7 @@ impl State {
                 && listener.certificates == wanted.tls
                 && listener.http2 == wanted.http2
                 && listener.http3 == wanted.http3
+                && listener.early_data == early_limits(wanted)
         };
         self.listeners.iter().filter(same).find_map(|listener| listener.tls.upgrade())
     }
@@ -275,6 +287,11 @@ impl State {
         let listeners = &self.listeners;
         self.pairs.retain(|files, _| listeners.iter().any(|listener| listener.certificates.contains(files)));
     }
+}
+
+/// The limits that sessions with early data are bound to; `None` where there are no such sessions.
+fn early_limits(listener: &model::Listener) -> Option<model::Limits> {
+    (listener.http3 && listener.early_data).then(|| listener.limits.clone())
 }
 
 fn warn_of_end(files: &model::Certificate, pair: &Pair) {
@@ -331,6 +348,7 @@ pub(crate) mod tests {
             http2: true,
             proxy_protocol: None,
             http3: false,
+            early_data: false,
             sharing: Default::default(),
             limits: model::Limits::default(),
             timeouts: model::ClientTimeouts::default(),
@@ -380,6 +398,29 @@ pub(crate) mod tests {
         drop((first, second));
         certificates.refresh(certificates.claim()).unwrap();
         assert!(certificates.files().is_empty());
+    }
+
+    #[test]
+    fn sessions_with_early_data_are_forgotten_when_limits_change() {
+        let files = Files::default();
+        let pair = files.write("a", &["a.example"], &key_pair());
+        let certificates = Certificates::default();
+        let mut listener = model::Listener { http3: true, ..listener(&[pair]) };
+        let load = |listener: &model::Listener| certificates.load(listener).unwrap().unwrap();
+        let without = load(&listener);
+        assert_eq!(without.quic.as_ref().unwrap().max_early_data_size, 0);
+        assert!(!without.takes_early_data());
+        listener.limits.streams = 10;
+        assert!(Arc::ptr_eq(&without, &load(&listener)));
+
+        listener.early_data = true;
+        let with = load(&listener);
+        assert!(with.takes_early_data());
+        // Over TCP there is none.
+        assert_eq!(with.max_early_data_size, 0);
+        assert!(Arc::ptr_eq(&with, &load(&listener)));
+        listener.limits.streams = 5;
+        assert!(!Arc::ptr_eq(&with, &load(&listener)));
     }
 
     #[test]

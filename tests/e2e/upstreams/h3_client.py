@@ -148,11 +148,16 @@ def bound_socket():
     return sock
 
 
-@asynccontextmanager
-async def connect(port, authority):
+def configured(authority):
     configuration = QuicConfiguration(is_client=True, alpn_protocols=["h3"], server_name=HOST)
     configuration.load_verify_locations(authority)
     configuration.idle_timeout = 60
+    return configuration
+
+
+@asynccontextmanager
+async def connect(port, authority):
+    configuration = configured(authority)
     loop = asyncio.get_running_loop()
     quic = QuicConnection(configuration=configuration)
     transport, client = await loop.create_datagram_endpoint(lambda: Client(quic), sock=bound_socket())
@@ -212,6 +217,69 @@ async def echo(client):
 async def download(client, path):
     answer = await client.get(path)
     said(status=answer.status, length=len(answer.content), sha256=digest(answer.content))
+
+
+class Deaf(Client):
+    """Hears nothing of the server until it is told to listen: so long its handshake does not end."""
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self.unheard = []
+
+    def datagram_received(self, data, address):
+        if self.unheard is None:
+            super().datagram_received(data, address)
+        else:
+            self.unheard.append((data, address))
+
+    def listen(self):
+        unheard, self.unheard = self.unheard, None
+        for data, address in unheard:
+            self.datagram_received(data, address)
+
+
+async def early(port, authority, *asked):
+    """A session, and then connections that begin with it: what is asked on each, `METHOD PATH`, comes before the end of the
+    handshake. With `again` the session of the one before is used once more."""
+    loop, tickets = asyncio.get_running_loop(), []
+
+    async def begin(ticket, protocol=Client):
+        configuration = configured(authority)
+        configuration.session_ticket = ticket
+        quic = QuicConnection(configuration=configuration, session_ticket_handler=tickets.append)
+        _, client = await loop.create_datagram_endpoint(lambda: protocol(quic), sock=bound_socket())
+        client.connect(("127.0.0.1", int(port)), transmit=ticket is None)
+        return client
+
+    client = await begin(None)
+    await client.wait_connected()
+    await client.get("/hello")
+    while not tickets:
+        await asyncio.sleep(0.005)
+    client.close()
+    await client.wait_closed()
+    results, ticket = [], None
+    for requests in asked:
+        again, *requests = ["again" in requests, *requests.removeprefix("again,").split(",")]
+        ticket = ticket if again else tickets.pop()
+        client = await begin(ticket, Deaf)
+        asks = [request.split(" ") for request in requests]
+        answers = [
+            client.ask(path, method=method, content=b"some" if method == "POST" else None) for method, path in asks
+        ]
+        await barrier()
+        client.listen()
+        await asyncio.wait_for(asyncio.gather(*(answer.done for answer in answers)), 20)
+        results.append(
+            {
+                "early": client._quic.tls.early_data_accepted,
+                "resumed": client._quic.tls.session_resumed,
+                "answers": [[answer.status, answer.content.decode()] for answer in answers],
+            }
+        )
+        client.close()
+        await client.wait_closed()
+    said(connections=results)
 
 
 async def many(client, count):
@@ -440,7 +508,7 @@ async def wander(client, path):
 
 
 # Those that open their connections themselves.
-ALONE = {"load": load}
+ALONE = {"load": load, "early": early}
 
 
 async def main():

@@ -27,6 +27,12 @@ const routes = {
     });
   },
 
+  // Wants nothing that may be repeated.
+  '/once': (request, response) => {
+    response.statusCode = request.headers['early-data'] ? 425 : 200;
+    response.end(`early-data: ${request.headers['early-data']}\n`);
+  },
+
   // The body comes back as it arrives.
   '/mirror': (request, response) => {
     response.writeHead(200, { 'Content-Type': 'application/octet-stream' });

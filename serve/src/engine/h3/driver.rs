@@ -12,6 +12,7 @@ use quinn::{Connection, RecvStream, SendStream};
 use tokio::time::{Instant, timeout};
 
 use super::critical::{self, Seen};
+use super::early::{Early, Handshake};
 use super::in_flight::{Shared, section_size};
 use super::stream::{self, Ending};
 use crate::engine::Settings;
@@ -29,45 +30,79 @@ pub(crate) async fn serve<A: Application>(
     application: &Arc<A>,
     mut drain: Drain<impl Future<Output = ()> + Send + Unpin>,
 ) {
-    let handshake = handshake(incoming, tls, settings, &mut info, &**application);
-    let Some(Some(connection)) = drain.grace(settings.timeouts.drain_idle, handshake).await else { return };
+    let begun = begin(incoming, tls, settings, &mut info, &**application);
+    let Some(Some(begun)) = drain.grace(settings.timeouts.drain_idle, begun).await else { return };
     let shared = Arc::new(Shared::new(
         application.clone(),
         Arc::new(info),
         settings.limits.clone(),
         settings.timeouts.clone(),
-        connection,
+        begun.connection,
+        begun.early,
     ));
     let Some(control) = open_control(&shared).await else { return };
     let connection = shared.connection.clone();
-    Driver { shared, control, next_stream: 0, ending: Phase::Open }.run(drain).await;
+    Driver { shared, control, next_stream: 0, ending: Phase::Open }.run(begun.handshake, drain).await;
     farewell(&connection).await;
 }
 
-async fn handshake<A: Application>(
+/// A connection that requests may come on.
+struct Begun {
+    connection: Connection,
+    early: Early,
+    /// Where it goes on.
+    handshake: Option<Handshake>,
+}
+
+/// Waits for the handshake; where early data is taken, only until it is known what the client asks for.
+async fn begin<A: Application>(
     incoming: QuicIncoming,
     tls: &ListenerTls,
     settings: &Settings,
     info: &mut ConnectionInfo,
     application: &A,
-) -> Option<Connection> {
+) -> Option<Begun> {
     let failed = |info: &ConnectionInfo, reason: &str| {
         application.handshake_failed(info, reason);
         None
     };
-    let (connecting, _counted) = match incoming.accept() {
+    let is_shown = incoming.is_validated();
+    let (mut connecting, counted) = match incoming.accept() {
         Ok(accepted) => accepted,
         Err(error) => return failed(info, &error.to_string()),
     };
-    match timeout(settings.timeouts.tls, connecting).await {
-        Ok(Ok(connection)) => {
+    let started = Instant::now();
+    let connected = async {
+        if tls.takes_early_data() {
+            connecting.handshake_data().await?;
+            // A server's always may be used at once.
+            match connecting.into_0rtt() {
+                Ok((connection, ended)) => return Ok((connection, Some(ended))),
+                Err(others) => connecting = others,
+            }
+        }
+        Ok((connecting.await?, None))
+    };
+    match timeout(settings.timeouts.tls, connected).await {
+        Ok(Ok((connection, ended))) => {
             let data = connection.handshake_data().and_then(|data| data.downcast().ok());
             let server_name =
                 data.and_then(|data: Box<quinn::crypto::rustls::HandshakeData>| data.server_name);
             info.tls = Some(tls::quic_info(tls, server_name));
-            Some(connection)
+            let left = settings.timeouts.tls.saturating_sub(started.elapsed());
+            let (early, handshake) = match ended {
+                Some(ended) => {
+                    let early = Early::begun(is_shown, info.rate.is_some());
+                    (early, Some(Handshake::new(ended, left, counted)))
+                }
+                None => (Early::over(), None),
+            };
+            Some(Begun { connection, early, handshake })
         }
-        Ok(Err(error)) => failed(info, &error.to_string()),
+        Ok(Err(error)) => {
+            let error: quinn::ConnectionError = error;
+            failed(info, &error.to_string())
+        }
         Err(_) => failed(info, "too slow"),
     }
 }
@@ -125,7 +160,7 @@ struct Driver<A> {
 }
 
 impl<A: Application> Driver<A> {
-    async fn run(mut self, drain: impl Future<Output = ()>) {
+    async fn run(mut self, mut handshake: Option<Handshake>, drain: impl Future<Output = ()>) {
         let mut drain = pin!(drain);
         let connection = self.shared.connection.clone();
         let mut requests = FuturesUnordered::new();
@@ -153,6 +188,13 @@ impl<A: Application> Driver<A> {
                     self.shared.draining.raise();
                     if matches!(self.ending, Phase::Open) {
                         self.warn().await;
+                    }
+                }
+                // Before streams, so that what comes with its end is not taken for early.
+                in_time = Handshake::over(&mut handshake) => {
+                    handshake = None;
+                    if !self.handshake_is_over(in_time) {
+                        return finish(requests).await;
                     }
                 }
                 accepted = connection.accept_bi() => match accepted {
@@ -191,6 +233,27 @@ impl<A: Application> Driver<A> {
                     Phase::Warned { .. } => self.name_last().await,
                     Phase::Last { .. } => return,
                 },
+            }
+        }
+    }
+
+    /// Whether the connection goes on.
+    fn handshake_is_over(&self, in_time: bool) -> bool {
+        let failed = |reason: &str| self.shared.application.handshake_failed(&self.shared.info, reason);
+        if !in_time {
+            failed("too slow");
+            self.shared.close(Code::NoError, "the handshake is too slow");
+            return false;
+        }
+        match self.shared.connection.close_reason() {
+            Some(error) => {
+                failed(&error.to_string());
+                self.shared.lost(&error);
+                false
+            }
+            None => {
+                self.shared.early.end();
+                true
             }
         }
     }

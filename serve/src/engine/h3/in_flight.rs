@@ -8,6 +8,7 @@ use http::StatusCode;
 use playhouse_config::model::{ClientTimeouts, Limits};
 use playhouse_protocol::http3::{Code, qpack};
 
+use super::early::Early;
 use crate::application::End;
 use crate::ledger::Ticket;
 use crate::tunnel::Signal;
@@ -21,6 +22,7 @@ pub(super) struct Shared<A> {
     pub(super) limits: Limits,
     pub(super) timeouts: ClientTimeouts,
     pub(super) connection: quinn::Connection,
+    pub(super) early: Early,
     /// The connection is to end: for streams that would not by themselves.
     pub(super) draining: Arc<Signal>,
     /// [`OPEN`], [`LOST`] or [`CLOSED`].
@@ -40,9 +42,10 @@ impl<A: Application> Shared<A> {
         limits: Limits,
         timeouts: ClientTimeouts,
         connection: quinn::Connection,
+        early: Early,
     ) -> Self {
         let (draining, end) = (Arc::default(), AtomicU8::new(OPEN));
-        Shared { application, info, limits, timeouts, connection, draining, end }
+        Shared { application, info, limits, timeouts, connection, early, draining, end }
     }
 
     /// Whether it has ended by the client's doing.

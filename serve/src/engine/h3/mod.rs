@@ -1,13 +1,14 @@
 //! HTTP/3 (RFC 9114), on the `quinn` crate's connections and streams, and our own frames.
 //!
 //! One future serves a connection and all its streams: [`driver`] accepts streams and keeps the connection's deadlines,
-//! [`stream`] is a request, which [`reader`] takes apart and [`sender`] answers, with [`content`]; [`tunnel`] is what a
+//! [`early`] knows of those that come before the handshake has ended; [`stream`] is a request, which [`reader`] takes apart and [`sender`] answers, with [`content`]; [`tunnel`] is what a
 //! WebSocket makes of it, [`critical`] what else a client opens. Dropped, it drops them all.
 
 mod body;
 mod content;
 mod critical;
 mod driver;
+mod early;
 mod head;
 mod in_flight;
 mod interim;

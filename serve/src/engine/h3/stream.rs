@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::body::BodyReader;
 use super::content::Content;
+use super::early;
 use super::in_flight::{Beginning, InFlight, Shared, section_size};
 use super::interim::InformationalSender;
 use super::reader::{Faults, ReadError, Reader};
@@ -87,9 +88,21 @@ pub(super) async fn serve<A: Application>(
             return Ending::Cut;
         }
     };
+    let mut request = request;
+    let mut record = Record::new(started);
+    if !shared.early.is_over() {
+        if shared.early.admits(&request, ended) {
+            early::mark(&mut request);
+            record.early = true;
+        } else if !early::ended(&shared.early, |cx| sender.poll_stopped(cx)).await {
+            sender.reset(Code::RequestCancelled);
+            beginning.gone();
+            return Ending::Cut;
+        }
+    }
     let Some(ticket) = beginning.into_ticket() else { return Ending::Cut };
     let interim = InformationalSender::default();
-    let (mut request, mut connect) = (request, None);
+    let mut connect = None;
     let body = if is_websocket(&request) {
         // The GET that it would be over HTTP/1.1; what comes behind it is no content.
         *request.method_mut() = Method::GET;
@@ -106,7 +119,7 @@ pub(super) async fn serve<A: Application>(
         request: request.map(|()| body),
         connection: shared.info.clone(),
         informational: Informational::H3(interim.clone()),
-        record: Record::new(started),
+        record,
     };
     answer(InFlight::new(shared, exchange, ticket), sender, interim, connect).await
 }

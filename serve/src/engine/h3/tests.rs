@@ -1,6 +1,7 @@
 //! The engine over QUIC on the loopback, driven frame by frame.
 
 mod breaches;
+mod early;
 mod ends;
 mod requests;
 
@@ -120,6 +121,11 @@ async fn connect_with(
 }
 
 pub(crate) fn client_config(certificate: &model::Certificate) -> quinn::ClientConfig {
+    let config = quinn::crypto::rustls::QuicClientConfig::try_from(tls_client_config(certificate)).unwrap();
+    quinn::ClientConfig::new(Arc::new(config))
+}
+
+fn tls_client_config(certificate: &model::Certificate) -> rustls::ClientConfig {
     use rustls::pki_types::CertificateDer;
     use rustls::pki_types::pem::PemObject;
     let mut roots = rustls::RootCertStore::empty();
@@ -131,8 +137,7 @@ pub(crate) fn client_config(certificate: &model::Certificate) -> quinn::ClientCo
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = vec![b"h3".to_vec()];
-    let config = quinn::crypto::rustls::QuicClientConfig::try_from(config).unwrap();
-    quinn::ClientConfig::new(Arc::new(config))
+    config
 }
 
 impl Client {

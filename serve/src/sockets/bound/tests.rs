@@ -12,6 +12,7 @@ fn listener(name: &str, bind: Bind) -> model::Listener {
         http2: true,
         proxy_protocol: None,
         http3: false,
+        early_data: false,
         sharing: Default::default(),
         limits: model::Limits::default(),
         timeouts: model::ClientTimeouts::default(),
