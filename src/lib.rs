@@ -23,7 +23,8 @@ pub mod state_dir;
 
 #[doc(hidden)]
 pub mod control {
-    //! For the binary: the life of an instance process.
+    //! For the binary: the life of an instance process, and how many descriptors it may have.
+    pub use playhouse_actors::control::descriptors;
     pub use playhouse_actors::control::link::Link;
     pub use playhouse_actors::control::{HostError, Identity, run};
 }

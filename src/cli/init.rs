@@ -13,6 +13,7 @@ use std::process::{self, Command};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use playhouse::control::descriptors::tell_descriptor_limit;
 use playhouse::service_manager;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process, set_child_subreaper, wait,
@@ -76,6 +77,7 @@ impl Init {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("playhouse").args(&self.arguments).process_group(0);
         command.env(INIT, process::id().to_string());
+        tell_descriptor_limit(&mut command);
         for variable in service_manager::own_variables() {
             command.env_remove(variable);
         }
@@ -114,6 +116,7 @@ impl Init {
             .arg("--init")
             .arg("--controller")
             .arg(controller.as_raw_nonzero().to_string());
+        tell_descriptor_limit(&mut command);
         let error = command.exec();
         tracing::warn!(binary = %binary.display(), %error, "the init stays what it was, its controller is another build");
     }

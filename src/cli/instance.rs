@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use playhouse::Options;
+use playhouse::control::descriptors::raise_descriptor_limit;
 use playhouse::control::{self, Identity, Link};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -45,7 +46,7 @@ impl Instance {
     pub(super) fn execute(self) -> anyhow::Result<()> {
         log::to_standard_error(Some(format!("instance-{}", self.slot)));
         run::log_panics();
-        run::raise_descriptor_limit();
+        raise_descriptor_limit();
         let link = take_standard_input().context("standard input")?;
         let runtime = run::runtime_of(self.threads.get())?;
         let result = runtime.block_on(self.serve(link));

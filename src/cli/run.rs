@@ -13,10 +13,10 @@ use std::{panic, thread};
 use anyhow::{Context, bail};
 use clap::Args;
 use playhouse::config::model::{LogDestination, Site};
+use playhouse::control::descriptors::raise_descriptor_limit;
 use playhouse::{
     Controller, Exit, Handlers, Instance, Options, ReloadError, Reloaded, ServiceManager, config, state_dir,
 };
-use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -398,16 +398,6 @@ fn url(address: &str, tls: bool) -> Option<String> {
     })
 }
 
-/// The soft limit is what a shell or systemd gives to programs that use select(2), 1024 as a rule; a connection takes a
-/// descriptor, and a proxied one two. The hard limit is the operator's word.
-pub(super) fn raise_descriptor_limit() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "the limit of open descriptors was not raised");
-    }
-}
-
 /// A panic is a line of the log like any other, and costs the runtime's thread no more than that: the default hook would
 /// write text between lines of JSON, and look up the names of a backtrace (half a second, and the debug information
 /// stays in memory) before the actor's supervisor hears of it.
@@ -444,13 +434,6 @@ const INTERRUPTED: i32 = 130;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn as_many_descriptors_as_allowed_may_be_open() {
-        raise_descriptor_limit();
-        let limit = getrlimit(Resource::Nofile);
-        assert_eq!(limit.current, limit.maximum);
-    }
 
     #[test]
     fn a_wildcard_is_shown_as_localhost() {

@@ -4,6 +4,7 @@
 #![deny(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
 mod accept_queue;
+pub mod exec;
 pub mod page;
 mod receive;
 pub mod reuseport;

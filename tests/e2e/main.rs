@@ -11,6 +11,7 @@ mod access_log;
 mod activation;
 mod admin;
 mod answers;
+mod app_processes;
 mod applications;
 mod apps;
 mod browser;

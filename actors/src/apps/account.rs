@@ -1,6 +1,6 @@
 //! Users and groups by name, as the host's own files have them.
 
-use std::fs;
+use std::{fs, io};
 
 /// Whom a process is to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -9,6 +9,8 @@ pub struct Account {
     pub uid: Option<u32>,
     /// `None` stays the site's own.
     pub gid: Option<u32>,
+    /// All its groups, its own first; `None` stays with the site's own.
+    pub groups: Option<Vec<u32>>,
     /// Its name and home directory, where the user is known.
     pub home: Option<(String, String)>,
 }
@@ -18,7 +20,12 @@ impl Account {
     pub fn find(user: Option<&str>, group: Option<&str>) -> Result<Account, String> {
         let read = |path: &str| fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
         let passwd = if user.is_some() { read("/etc/passwd")? } else { String::new() };
-        let groups = if group.is_some() { read("/etc/group")? } else { String::new() };
+        let groups = match fs::read_to_string("/etc/group") {
+            _ if user.is_none() && group.is_none() => String::new(),
+            // Nobody is in a group there.
+            Err(error) if group.is_none() && error.kind() == io::ErrorKind::NotFound => String::new(),
+            groups => groups.map_err(|error| format!("/etc/group: {error}"))?,
+        };
         Self::find_in(user, group, &passwd, &groups)
     }
 
@@ -53,8 +60,31 @@ impl Account {
         if account.uid.is_some() && account.gid.is_none() {
             return Err(format!("the user {:?} has no group here; write one", user.unwrap_or_default()));
         }
+        if let (Some(_), Some(gid)) = (account.uid, account.gid) {
+            let name = account.home.as_ref().map(|(name, _)| name.as_str());
+            account.groups = Some(with_members(groups, gid, name));
+        }
         Ok(account)
     }
+}
+
+/// This group, and those that list the user as a member.
+fn with_members(groups: &str, own: u32, user: Option<&str>) -> Vec<u32> {
+    let mut all = vec![own];
+    for line in groups.lines() {
+        let mut fields = line.split(':').skip(2);
+        let (Some(gid), Some(members)) = (fields.next(), fields.next()) else { continue };
+        let is_member = user.is_some_and(|user| members.split(',').any(|member| member == user));
+        if let Ok(gid) = gid.parse()
+            && is_member
+            && !all.contains(&gid)
+        {
+            all.push(gid);
+        }
+    }
+    // As many as the kernel takes at once (NGROUPS_MAX).
+    all.truncate(65_536);
+    all
 }
 
 /// The entry with this name, or this number.
@@ -72,7 +102,8 @@ mod tests {
     use super::*;
 
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n# a comment\nweb:x:33:34:Web:/var/www:/usr/sbin/nologin\n7:x:9:9::/:/bin/sh\n";
-    const GROUPS: &str = "root:x:0:\nstaff:x:50:a,b\n";
+    const GROUPS: &str =
+        "root:x:0:\nstaff:x:50:a,web,b\nweb:x:34:web\nshadow:x:42:webb,we\nssl:x:12:web\nbad:x:y:web\n";
 
     #[test]
     fn accounts_are_found_by_name_and_by_number() {
@@ -84,11 +115,20 @@ mod tests {
         assert_eq!(find(Some("7"), None).unwrap().uid, Some(9), "a name comes before a number");
         assert_eq!(
             find(Some("1234"), Some("51")).unwrap(),
-            Account { uid: Some(1234), gid: Some(51), home: None }
+            Account { uid: Some(1234), gid: Some(51), groups: Some(vec![51]), home: None }
         );
         assert!(find(Some("1234"), None).unwrap_err().contains("no group"));
         assert!(find(Some("nobody-here"), None).unwrap_err().contains("no user"));
         assert!(find(None, Some("nobody-here")).unwrap_err().contains("no group"));
         assert_eq!(find(None, None).unwrap(), Account::default());
+    }
+
+    #[test]
+    fn a_user_is_in_every_group_that_lists_it() {
+        let groups = |user, group| Account::find_in(user, group, PASSWD, GROUPS).unwrap().groups;
+        assert_eq!(groups(Some("web"), None), Some(vec![34, 50, 12]));
+        assert_eq!(groups(Some("33"), Some("staff")), Some(vec![50, 34, 12]));
+        assert_eq!(groups(Some("root"), None), Some(vec![0]));
+        assert_eq!(groups(None, Some("staff")), None, "who stays who it is stays in its groups");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -10,7 +11,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 pub struct Usage {
     /// Members that run, the leader among them.
     pub members: usize,
-    /// Resident bytes; what they share is counted for each.
+    /// Resident bytes. What several members share is counted once, where the kernel lets that be seen (`Pss`); else for each
+    /// of them.
     pub rss_bytes: u64,
 }
 
@@ -26,22 +28,51 @@ pub fn signal(leader: u32, signal: Signal) {
 
 /// What the groups with these leaders have. Reads `/proc`, so it is to be called where one may block.
 pub fn usage(leaders: &[u32]) -> HashMap<u32, Usage> {
-    let mut usage: HashMap<u32, Usage> = leaders.iter().map(|leader| (*leader, Usage::default())).collect();
+    let usage = |members: Vec<(PathBuf, u64)>| {
+        // One alone shares with nobody of the group, and its pages are counted already.
+        let bytes: u64 = match &*members {
+            [(_, rss_bytes)] => *rss_bytes,
+            many => many.iter().map(|(process, rss_bytes)| share(process).unwrap_or(*rss_bytes)).sum(),
+        };
+        Usage { members: members.len(), rss_bytes: bytes }
+    };
+    members(leaders).into_iter().map(|(leader, members)| (leader, usage(members))).collect()
+}
+
+/// How many members of this leader's group run. Reads `/proc`.
+pub fn count(leader: u32) -> usize {
+    members(&[leader]).remove(&leader).map_or(0, |members| members.len())
+}
+
+/// The members that run of the groups with these leaders: where they are in `/proc`, and their resident bytes.
+fn members(leaders: &[u32]) -> HashMap<u32, Vec<(PathBuf, u64)>> {
+    let mut groups: HashMap<u32, Vec<_>> = leaders.iter().map(|leader| (*leader, Vec::new())).collect();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let is_process = entry.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit);
         if !is_process {
             continue;
         }
-        let Ok(stat) = fs::read(entry.path().join("stat")) else { continue };
+        let process = entry.path();
+        let Ok(stat) = fs::read(process.join("stat")) else { continue };
         let Some(member) = Member::parse(&stat) else { continue };
-        if let Some(group) = usage.get_mut(&member.group)
+        if let Some(group) = groups.get_mut(&member.group)
             && member.runs
         {
-            group.members += 1;
-            group.rss_bytes += member.rss_pages * rustix::param::page_size() as u64;
+            group.push((process, member.rss_pages * rustix::param::page_size() as u64));
         }
     }
-    usage
+    groups
+}
+
+/// A process's share of the memory that is resident: of each page the part that falls to it, among all that have it.
+/// `None` where it cannot be seen: of a process of another user, where this one is not root.
+fn share(process: &Path) -> Option<u64> {
+    parse_share(&fs::read_to_string(process.join("smaps_rollup")).ok()?)
+}
+
+fn parse_share(rollup: &str) -> Option<u64> {
+    let kibibytes = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    kibibytes.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// The groups that processes with all these entries in their environment lead. Reads `/proc`; what cannot be seen is not
@@ -106,6 +137,33 @@ mod tests {
     }
 
     #[test]
+    fn a_share_of_memory_is_read_where_there_is_one() {
+        let rollup = "5581-7ffe ---p 00000000 00:00 0    [rollup]\nRss:     9000 kB\nPss:    1234 kB\nPss_Dirty:  7 kB\n";
+        assert_eq!(parse_share(rollup), Some(1234 << 10));
+        for none in ["", "Rss: 1 kB\nPss_Dirty: 7 kB\n", "Pss: x kB\n", "Pss: 99999999999999999999 kB\n"] {
+            assert_eq!(parse_share(none), None, "{none:?}");
+        }
+        assert_eq!(share(Path::new("/proc/0")), None);
+        assert!(share(Path::new("/proc/self")).unwrap() > 0);
+    }
+
+    #[test]
+    fn what_a_parent_and_its_children_share_is_counted_once() {
+        // Holds 32 MiB, forks four times, and says so.
+        let script = "my $n = 32 << 20; my $held = 'x' x $n; for (1..4) { if (!fork) { sleep 600; exit } } \
+                      $| = 1; print 'x'; sleep 600";
+        let mut command = Command::new("perl");
+        command.args(["-e", script]).process_group(0);
+        let mut leader = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        std::io::Read::read_exact(leader.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        let group = usage(&[leader.id()])[&leader.id()];
+        signal(leader.id(), Signal::KILL);
+        leader.wait().unwrap();
+        assert_eq!(group.members, 5);
+        assert!((32 << 20..2 * 32 << 20).contains(&group.rss_bytes), "{group:?}");
+    }
+
+    #[test]
     fn a_group_is_its_leader_and_what_that_has_started() {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 600 & sleep 600 & echo; wait"]).process_group(0);
@@ -113,7 +171,7 @@ mod tests {
         let mut begun = [0];
         std::io::Read::read_exact(leader.stdout.as_mut().unwrap(), &mut begun).unwrap();
         let group = usage(&[leader.id()])[&leader.id()];
-        assert_eq!(group.members, 3);
+        assert_eq!((group.members, count(leader.id())), (3, 3));
         assert!(group.rss_bytes > 0);
         signal(leader.id(), Signal::KILL);
         // Ends with the last that can write to it.

@@ -20,6 +20,10 @@ pub(super) struct History {
     pub(super) in_a_row: u32,
     pub(super) not_before: Option<Instant>,
     pub(super) last_failure: Option<String>,
+    /// Processes in a row that have had enough memory or requests hardly after they were ready.
+    worn_in_a_row: u32,
+    /// Until then what has had enough goes on.
+    worn_until: Option<Instant>,
     /// Counts rolling restarts.
     pub(super) generation: u64,
     /// The oldest that need not be replaced.
@@ -44,6 +48,8 @@ impl History {
             in_a_row: 0,
             not_before: None,
             last_failure: None,
+            worn_in_a_row: 0,
+            worn_until: None,
             generation: 0,
             oldest: 0,
             past_requests: 0,
@@ -97,22 +103,59 @@ impl History {
     }
 
     /// Why a process is to be replaced, where it is.
-    pub(super) fn outdated(&self, place: &Place, settings: &model::App, fingerprint: &str) -> Option<String> {
+    pub(super) fn outdated(
+        &mut self,
+        place: &Place,
+        settings: &model::App,
+        fingerprint: &str,
+        jitter: f64,
+        told: &mut Vec<String>,
+    ) -> Option<String> {
         if place.generation < self.oldest {
             return Some("a restart was asked for".to_owned());
         }
         if place.fingerprint != fingerprint {
             return Some("the site file starts it in another way now".to_owned());
         }
-        let requests = place.requests();
-        if settings.max_requests.is_some_and(|most| requests >= most.get()) {
-            return Some(format!("it has had {requests} requests"));
+        let (why, setting, soon) = worn(place, settings)?;
+        if !place.is_worn.swap(true, Ordering::AcqRel) {
+            self.note_worn(place, &why, setting, soon, jitter, told);
         }
-        let rss = place.rss_bytes.load(Ordering::Relaxed);
-        if settings.max_memory.is_some_and(|most| rss > most.get()) {
-            return Some(format!("it has {} MiB of memory", rss >> 20));
+        // What it does meanwhile it does well; only its successor would be no better.
+        (!self.worn_until.is_some_and(|until| until > Instant::now())).then_some(why)
+    }
+
+    /// A process has had enough. One that has so right after its start is followed by others that have, each of which costs a
+    /// start: they come less and less often.
+    fn note_worn(
+        &mut self,
+        place: &Place,
+        why: &str,
+        setting: &str,
+        soon: Duration,
+        jitter: f64,
+        told: &mut Vec<String>,
+    ) {
+        let ready_for = place.ready_for().unwrap_or_default();
+        if ready_for >= soon {
+            self.worn_in_a_row = 0;
+            return;
         }
-        None
+        self.worn_in_a_row = self.worn_in_a_row.saturating_add(1);
+        let delay = BACKOFF.delay(self.worn_in_a_row, jitter);
+        self.worn_until = (!delay.is_zero()).then(|| Instant::now() + delay);
+        let next = if delay.is_zero() { "at once".to_owned() } else { format!("in {delay:.1?}") };
+        let number = place.number;
+        told.push(format!(
+            "place {number}: {why} {ready_for:.1?} after it was ready: {setting} is less than it needs; it is \
+             replaced {next}"
+        ));
+    }
+
+    /// When something is due that nobody tells of.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let now = Instant::now();
+        [self.not_before, self.worn_until].into_iter().flatten().filter(|at| *at > now).min()
     }
 
     /// How many processes there are to be.
@@ -170,10 +213,26 @@ impl History {
     }
 }
 
+/// What a process has had enough of, where it has: with the setting that says so, and for how long it should last.
+fn worn(place: &Place, settings: &model::App) -> Option<(String, &'static str, Duration)> {
+    let requests = place.requests();
+    if settings.max_requests.is_some_and(|most| requests >= most.get()) {
+        return Some((format!("it has had {requests} requests"), "max_requests", STABLE));
+    }
+    let rss = place.rss_bytes.load(Ordering::Relaxed);
+    if settings.max_memory.is_some_and(|most| rss > most.get()) {
+        return Some((format!("it has {} MiB of memory", rss >> 20), "max_memory", SETTLED));
+    }
+    None
+}
+
 /// Before the second and later starts in a row of what does not stay.
 const BACKOFF: Backoff = Backoff { min: Duration::from_millis(100), max: Duration::from_secs(30) };
 /// Who has been ready for so long is started again at once: that is as often as the host can bear.
 pub(super) const STABLE: Duration = Duration::from_secs(1);
+/// Who has more memory than it may before that has been too small from the start: programs load what they need over their first
+/// seconds, and memory is looked at once a second.
+pub(super) const SETTLED: Duration = Duration::from_secs(10);
 /// How long there must be too much to do for one more process,
 pub(super) const BUSY: Duration = Duration::from_secs(1);
 /// and too little for one fewer.

@@ -213,7 +213,7 @@ impl Managed {
             return stepped;
         }
         for place in places.iter() {
-            let why = history.outdated(place, &settings, &fingerprint);
+            let why = history.outdated(place, &settings, &fingerprint, jitter, &mut stepped.told);
             if place.set_outdated(why.clone()) {
                 let why = why.unwrap_or_default();
                 stepped.told.push(format!("place {} is to be replaced: {why}", place.number));
@@ -264,7 +264,7 @@ impl Managed {
 
     /// When something is due that nobody tells of.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.history.lock().not_before.filter(|at| *at > Instant::now())
+        self.history.lock().due()
     }
 
     fn make(
@@ -301,7 +301,7 @@ const SOON: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use super::super::history::{BUSY, CALM, STABLE};
+    use super::super::history::{BUSY, CALM, SETTLED, STABLE};
     use super::*;
 
     fn managed(fields: &str) -> Managed {
@@ -457,8 +457,60 @@ mod tests {
         step(&managed);
         end(&managed, 1, None);
         assert_eq!(step(&managed), [2]);
+        tokio::time::advance(SETTLED).await;
         managed.places()[0].rss_bytes.store(65 << 20, Ordering::Relaxed);
         assert_eq!(step(&managed), [2, 1]);
+    }
+
+    /// Has each process come over a limit so long after it is ready; gives from when on each was replaced.
+    async fn replaced_after(managed: &Managed, exceed: impl Fn(&Place), ready_for: Duration) -> Vec<u128> {
+        step(managed);
+        ready(managed);
+        let mut delays = Vec::new();
+        for _ in 0..5 {
+            tokio::time::advance(ready_for).await;
+            let old = managed.places()[0].clone();
+            exceed(&old);
+            let began = Instant::now();
+            while step(managed).len() == 1 {
+                assert!(old.asked().is_none(), "it goes on meanwhile");
+                tokio::time::sleep_until(managed.due().unwrap()).await;
+            }
+            delays.push(began.elapsed().as_millis());
+            ready(managed);
+            step(managed);
+            end(managed, old.number, None);
+            step(managed);
+        }
+        delays
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_starts_above_its_limit_is_replaced_less_and_less_often_and_it_is_said() {
+        let memory = |place: &Place| place.rss_bytes.store(65 << 20, Ordering::Relaxed);
+        let requests = |place: &Place| drop(place.server.lease());
+        let in_bounds = |delays: &[u128]| {
+            let bounds = [0..1, 100..110, 200..210, 400..410, 800..810];
+            delays.iter().zip(bounds).all(|(delay, bounds)| bounds.contains(delay))
+        };
+        let greedy = managed("max_memory: \"64MiB\"");
+        let delays = replaced_after(&greedy, memory, Duration::from_secs(1)).await;
+        assert!(in_bounds(&delays), "{delays:?}");
+        let busy = managed("max_requests: 1");
+        let delays = replaced_after(&busy, requests, Duration::from_millis(200)).await;
+        assert!(in_bounds(&delays), "{delays:?}");
+        assert_eq!((greedy.report().failures, busy.report().failures), (0, 0));
+        // What lasts is replaced at once.
+        let grows = managed("max_memory: \"64MiB\"");
+        assert_eq!(replaced_after(&grows, memory, SETTLED).await, [0; 5]);
+        let used = managed("max_requests: 1");
+        assert_eq!(replaced_after(&used, requests, STABLE).await, [0; 5]);
+        let said = managed("max_memory: \"64MiB\"");
+        step(&said);
+        ready(&said);
+        memory(&said.places()[0]);
+        let told = said.step(&nowhere(), 1.0).told.join("\n");
+        assert!(told.contains("max_memory is less than it needs; it is replaced at once"), "{told}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -57,10 +57,12 @@ pub struct Place {
     pub(super) output: Mutex<Option<Output>>,
     /// The read ends of its standard output and error, for others to hold.
     pipes: OnceLock<[OwnedFd; 2]>,
-    /// Resident bytes of its group, when they were last looked at.
+    /// Resident bytes of its group as [`group::usage`] counts them, when they were last looked at.
     pub rss_bytes: AtomicU64,
     /// An actor was started for it.
     pub has_actor: AtomicBool,
+    /// It was seen to have had enough of what is limited, and the time of its successor is settled.
+    pub(super) is_worn: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -233,6 +235,7 @@ impl Place {
             output: Mutex::new(None),
             rss_bytes: AtomicU64::new(0),
             has_actor: AtomicBool::new(false),
+            is_worn: AtomicBool::new(false),
         })
     }
 
@@ -325,6 +328,11 @@ impl Place {
         }
     }
 
+    /// For how long it has been ready, where it is.
+    pub(super) fn ready_for(&self) -> Option<Duration> {
+        self.state.lock().ready_at.map(|ready| ready.elapsed())
+    }
+
     /// For how long its health checks have failed.
     pub(super) fn unhealthy_for(&self) -> Duration {
         let mut state = self.state.lock();
@@ -378,8 +386,7 @@ impl Place {
     /// Whether others of its group run though it has ended itself.
     pub(super) async fn has_left_others(&self) -> bool {
         let Some(pid) = self.pid() else { return false };
-        let usage = tokio::task::spawn_blocking(move || group::usage(&[pid])).await.unwrap_or_default();
-        usage.get(&pid).is_some_and(|group| group.members > 0)
+        tokio::task::spawn_blocking(move || group::count(pid)).await.unwrap_or_default() > 0
     }
 
     /// Ends what is left of its group, and reaps it. It has ended, or does now.

@@ -4,6 +4,7 @@
 
 mod conversation;
 pub mod crash;
+pub mod descriptors;
 mod files;
 mod host;
 mod instance_link;

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::member::Member;
 use super::{Controller, Fleet, small_pages};
 use crate::control::crash::crash_point;
+use crate::control::descriptors::tell_descriptor_limit;
 use crate::supervision::EventKind;
 
 /// How a controller becomes another build. No other upgrade begins while it lives.
@@ -206,6 +207,7 @@ impl Controller {
         // Nothing of what is open here is inherited; the instances hold the sockets.
         let mut command = std::process::Command::new(&successor.program);
         command.args(&successor.arguments);
+        tell_descriptor_limit(&mut command);
         let error = small_pages::as_found(|| command.exec());
         if let Err(error) = fleet.remember(|memo| memo.roll_before = before) {
             tracing::warn!(%error, "the next controller will replace all instances");
