@@ -204,7 +204,7 @@ fn app(before: &App, after: &App) -> Vec<&'static str> {
         before,
         after,
         App {
-            command, dir, env, listen, processes, busy_at, user, group, ready_timeout, stop_timeout, health, max_memory,
+            command, dir, env, protocol, listen, processes, busy_at, user, group, ready_timeout, stop_timeout, health, max_memory,
             max_requests, idle_stop, limits, timeouts, keep_alive; name
         }
     )

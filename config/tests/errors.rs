@@ -385,6 +385,40 @@ fn errors_of_scripts() {
 }
 
 #[test]
+fn errors_of_scripts_that_an_app_runs() {
+    let site = |to: &str| {
+        format!(
+            "(name: \"s\", listeners: {{\"http\": \"127.0.0.1:1\"}}, upstreams: {{\"php\": \"a:1\"}},\napps: {{\"fpm\": (command: [\"x\"])}},\nroutes: [(to: {to})])"
+        )
+        .replace("\"php\": \"a:1\"", "\"php\": (servers: [\"a:1\"])")
+    };
+    for (to, expected) in [
+        (
+            "FastCgi(upstream: \"php\", app: \"fpm\", root: \"/a\")",
+            "site.ron:3:45: routes[0].to.app: stands beside upstream; scripts are run by one of the two, so leave one out",
+        ),
+        (
+            "FastCgi(root: \"/a\")",
+            "site.ron:3:15: routes[0].to.upstream: missing; name an upstream of the site, or an app of it in app",
+        ),
+        (
+            "FastCgi(app: 5, root: \"/a\")",
+            "site.ron:3:28: routes[0].to.app: expected a string in quotes, found the number 5",
+        ),
+        (
+            "FastCgi(app: \"fmp\", root: \"/a\")",
+            "site.ron:3:15: routes[0].to: no app \"fmp\"; did you mean \"fpm\"?",
+        ),
+        (
+            "FastCgi(app: \"fpm\", root: \"/a\")), (path: \"/x\", to: App(\"fpm\")",
+            "site.ron:2:15: apps.fpm: is named by App and by FastCgi routes; its processes speak one of the two, so make it two apps",
+        ),
+    ] {
+        assert_eq!(errors(&site(to)), expected, "for {to}");
+    }
+}
+
+#[test]
 fn errors_of_upstreams() {
     check(
         &[

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use playhouse_config::model::{
     Address, Bind, ClientTimeouts, Ejection, HostPattern, KeepAlive, Limits, LogDestination, OnReload,
-    PathPattern, Segment, Target, Tunnel, UpstreamTimeouts, Variable,
+    PathPattern, ScriptServers, Segment, Target, Tunnel, UpstreamProtocol, UpstreamTimeouts, Variable,
 };
 use playhouse_config::{Site, load, parse};
 
@@ -31,6 +31,21 @@ fn idle_connections_to_programs_are_shared_by_all_instances() {
     assert_eq!(share(four, "keep_alive: (max_idle: 0)", fastcgi), 0);
     assert_eq!(share(four, "keep_alive: (timeout: \"1s\")", fastcgi), 0);
     assert_eq!(share(four, eleven, proxy), 11);
+}
+
+#[test]
+fn an_app_that_routes_to_scripts_name_speaks_fastcgi() {
+    let of = |to: &str| {
+        let apps = "apps: {\"php\": (command: [\"x\"], health: \"/ping\")}";
+        site(&format!("{apps}, routes: [(to: {to})]"))
+    };
+    let scripts = of("FastCgi(app: \"php\", root: \"public\")");
+    let upstream = scripts.apps[0].upstream();
+    assert_eq!((upstream.protocol, upstream.keep_alive.max_idle), (UpstreamProtocol::FastCgi, 0));
+    let Target::FastCgi(fastcgi) = &scripts.routes[0].to else { panic!() };
+    assert_eq!(fastcgi.servers, ScriptServers::App("php".into()));
+    let upstream = of("App(\"php\")").apps[0].upstream();
+    assert_eq!((upstream.protocol, upstream.keep_alive), (UpstreamProtocol::Http, KeepAlive::default()));
 }
 
 #[test]

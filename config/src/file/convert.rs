@@ -42,6 +42,12 @@ impl Target {
         Target::FastCgi(FastCgi { upstream, root, ..FastCgi::default() })
     }
 
+    /// Scripts beneath a directory that an app of the site runs, and the files beside them.
+    pub fn fastcgi_app(app: impl Into<String>, root: impl Into<PathBuf>) -> Target {
+        let (app, root) = (Some(app.into()), Some(root.into()));
+        Target::FastCgi(FastCgi { app, root, ..FastCgi::default() })
+    }
+
     /// An app of the site.
     pub fn app(app: impl Into<String>) -> Target {
         Target::App(ToApp { app: Some(app.into()), ..ToApp::default() })

@@ -444,8 +444,10 @@ record! {
 record! {
     /// `FastCgi(upstream: "php", root: "public", …)`.
     FastCgi {
-        /// Required.
+        /// Required, unless `app` is there.
         upstream: String,
+        /// In place of `upstream`: an app of the site.
+        app: String,
         /// Required.
         root: PathBuf,
         /// Where symbolic links may lead besides.

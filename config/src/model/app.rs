@@ -19,6 +19,8 @@ pub struct App {
     pub dir: PathBuf,
     /// Variables beside those that are inherited; names are unique.
     pub env: Vec<(String, Template)>,
+    /// What its processes speak: FastCGI where `FastCgi` routes name it.
+    pub protocol: UpstreamProtocol,
     /// What each process is to listen on. Default `Socket` where command or environment name `{socket}`, else `Port`.
     pub listen: Listen,
     /// How many processes. Default 1.
@@ -98,7 +100,7 @@ impl App {
         Upstream {
             name: format!("app:{}", self.name).into(),
             servers: Vec::new(),
-            protocol: UpstreamProtocol::Http,
+            protocol: self.protocol,
             proxy_protocol: None,
             balance: Balance::LeastConnections,
             health: self.health.clone(),

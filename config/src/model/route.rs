@@ -212,11 +212,20 @@ pub struct Proxy {
     pub preserve_host: bool,
 }
 
-/// Scripts beneath a root, run by an upstream, and the files beside them. A prefix route's own path is taken off first.
+/// Who runs scripts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ScriptServers {
+    /// Those of an upstream that exists and speaks FastCGI, by its name.
+    Upstream(Arc<str>),
+    /// Processes of an app that exists and speaks FastCGI, by its name.
+    App(Arc<str>),
+}
+
+/// Scripts beneath a root, run by an upstream or an app, and the files beside them. A prefix route's own path is taken off first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FastCgi {
-    /// The name of an upstream that exists and speaks FastCGI.
-    pub upstream: Arc<str>,
+    /// Who runs them.
+    pub servers: ScriptServers,
     /// The directory; nothing outside of it is run or opened, but for what `follow` allows.
     pub root: PathBuf,
     /// Directories that symbolic links beneath the root may lead into, absolute ones too. Default none.

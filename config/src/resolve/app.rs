@@ -2,6 +2,7 @@
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Resolver;
@@ -25,16 +26,27 @@ const NO_COMMAND: &str =
     "missing; write the program and its arguments, such as command: [\"node\", \"server.js\"]";
 
 impl Resolver<'_, '_> {
-    pub(super) fn apps(&mut self, raw: &file::Site, at: &At) -> Option<Vec<App>> {
+    pub(super) fn apps(&mut self, raw: &file::Site, instances: usize, at: &At) -> Option<Vec<App>> {
         let Some(apps) = &raw.apps else { return Some(Vec::new()) };
         self.unique_names(apps, at);
-        let apps: Vec<Option<App>> =
-            apps.0.iter().map(|(name, raw)| self.app(name, raw, &at.key(name))).collect();
+        let apps: Vec<Option<App>> = apps
+            .0
+            .iter()
+            .map(|(name, app)| self.app(name, app, raw.routes.as_deref(), instances, &at.key(name)))
+            .collect();
         apps.into_iter().collect()
     }
 
-    fn app(&mut self, name: &str, raw: &file::App, at: &At) -> Option<App> {
+    fn app(
+        &mut self,
+        name: &str,
+        raw: &file::App,
+        routes: Option<&[file::Route]>,
+        instances: usize,
+        at: &At,
+    ) -> Option<App> {
         let valid = self.name(name, at);
+        let protocol = self.app_protocol(name, routes, at);
         let command = self.command(raw.command.as_deref(), &at.field("command"));
         let dir = match &raw.dir {
             Some(dir) => self.path(dir, &at.field("dir")),
@@ -69,13 +81,15 @@ impl Resolver<'_, '_> {
         };
         let limits = self.process_limits(raw.limits.as_ref(), &at.field("limits"));
         let timeouts = self.upstream_timeouts(raw.timeouts.as_ref(), &at.field("timeouts"));
-        let keep_alive = self.keep_alive(raw.keep_alive.as_ref(), None, 1, &at.field("keep_alive"));
+        let keep_alive =
+            self.keep_alive(raw.keep_alive.as_ref(), protocol, instances, &at.field("keep_alive"));
         valid?;
         Some(App {
             name: name.into(),
             command: command?,
             dir: dir?,
             env: env?,
+            protocol: protocol?,
             listen: listen?,
             processes: processes?,
             busy_at: NonZeroU32::new(busy_at?)?,
@@ -208,15 +222,25 @@ impl Resolver<'_, '_> {
             let message = "the route's path is exact and has no prefix to take off; end it with \"/\"";
             self.report.error(&at.field("strip_prefix"), message);
         }
-        let name = self.required(raw.app.as_deref(), &at.field("app"), "missing; name an app of the site")?;
+        let name = self.app_name(raw.app.as_deref(), apps, at)?;
+        Some(ToApp {
+            app: name,
+            strip_prefix: raw.strip_prefix.unwrap_or(false),
+            preserve_host: raw.preserve_host.unwrap_or(true),
+        })
+    }
+
+    pub(super) fn app_name(
+        &mut self,
+        raw: Option<&str>,
+        apps: Option<&Named<file::App>>,
+        at: &At,
+    ) -> Option<Arc<str>> {
+        let name = self.required(raw, &at.field("app"), "missing; name an app of the site")?;
         let names = || apps.into_iter().flat_map(|apps| &apps.0).map(|(name, _)| name.as_str());
         if !names().any(|known| known == name) && !self.report.failed_itself(&At::root().field("apps")) {
             return self.refuse(at, unknown("no app", name, names()));
         }
-        Some(ToApp {
-            app: name.into(),
-            strip_prefix: raw.strip_prefix.unwrap_or(false),
-            preserve_host: raw.preserve_host.unwrap_or(true),
-        })
+        Some(name.into())
     }
 }

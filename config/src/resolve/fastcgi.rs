@@ -4,7 +4,7 @@ use super::Resolver;
 use super::value::shown;
 use crate::error::At;
 use crate::file::{self, Named, Names};
-use crate::model::{FastCgi, UpstreamProtocol};
+use crate::model::{FastCgi, ScriptServers, UpstreamProtocol};
 
 /// Default of `buffer`.
 const BUFFER: u64 = 1 << 20;
@@ -12,18 +12,13 @@ const BUFFER: u64 = 1 << 20;
 const MAX_BUFFER: u64 = 64 << 20;
 
 impl Resolver<'_, '_> {
-    pub(super) fn fastcgi(
-        &mut self,
-        raw: &file::FastCgi,
-        upstreams: Option<&Named<file::Upstream>>,
-        at: &At,
-    ) -> Option<FastCgi> {
+    pub(super) fn fastcgi(&mut self, raw: &file::FastCgi, site: &file::Site, at: &At) -> Option<FastCgi> {
         let root_at = at.field("root");
         let root = self
             .required(raw.root.as_deref(), &root_at, "missing; name the directory of the scripts")
             .and_then(|root| self.path(root, &root_at));
         let follow = self.paths(raw.follow.as_deref(), &at.field("follow"));
-        let upstream = self.upstream_name(raw.upstream.as_deref(), upstreams, at);
+        let servers = self.script_servers(raw, site, at);
         let script_at = at.field("script_root");
         let script_root = match raw.script_root.as_deref() {
             Some(path) if path.is_absolute() => self.path(path, &script_at).map(Some),
@@ -41,7 +36,7 @@ impl Resolver<'_, '_> {
         let sendfile = self.optional_path(raw.sendfile.as_deref(), &at.field("sendfile"));
         let root = root?;
         Some(FastCgi {
-            upstream: upstream?,
+            servers: servers?,
             script_root: script_root?.unwrap_or_else(|| root.clone()),
             root,
             follow: follow?,
@@ -52,6 +47,27 @@ impl Resolver<'_, '_> {
             buffer: buffer?,
             sendfile: sendfile?,
         })
+    }
+
+    fn script_servers(&mut self, raw: &file::FastCgi, site: &file::Site, at: &At) -> Option<ScriptServers> {
+        let app_at = at.field("app");
+        match (raw.upstream.as_deref(), raw.app.as_deref()) {
+            (Some(_), Some(_)) => self.refuse(
+                &app_at,
+                "stands beside upstream; scripts are run by one of the two, so leave one out",
+            ),
+            (None, Some(app)) => self.app_name(Some(app), site.apps.as_ref(), at).map(ScriptServers::App),
+            // One that could not be read has its error.
+            (None, None) if self.report.failed(&app_at) => None,
+            (None, None) => self.required(
+                None,
+                &at.field("upstream"),
+                "missing; name an upstream of the site, or an app of it in app",
+            ),
+            (upstream, None) => {
+                self.upstream_name(upstream, site.upstreams.as_ref(), at).map(ScriptServers::Upstream)
+            }
+        }
     }
 
     fn suffixes(&mut self, raw: Option<&Names>, at: &At) -> Option<Vec<String>> {
@@ -113,6 +129,31 @@ impl Resolver<'_, '_> {
             (true, true) => self.refuse(
                 at,
                 "is named by Proxy and by FastCgi routes; its servers speak one of the two, so make it two upstreams",
+            ),
+            (_, false) => Some(UpstreamProtocol::Http),
+            (false, true) => Some(UpstreamProtocol::FastCgi),
+        }
+    }
+
+    /// What the routes that name an app speak with its processes.
+    pub(super) fn app_protocol(
+        &mut self,
+        name: &str,
+        routes: Option<&[file::Route]>,
+        at: &At,
+    ) -> Option<UpstreamProtocol> {
+        let (mut http, mut fastcgi) = (false, false);
+        for route in routes.unwrap_or_default() {
+            match &route.to {
+                Some(file::Target::App(to)) => http |= to.app.as_deref() == Some(name),
+                Some(file::Target::FastCgi(raw)) => fastcgi |= raw.app.as_deref() == Some(name),
+                _ => {}
+            }
+        }
+        match (http, fastcgi) {
+            (true, true) => self.refuse(
+                at,
+                "is named by App and by FastCgi routes; its processes speak one of the two, so make it two apps",
             ),
             (_, false) => Some(UpstreamProtocol::Http),
             (false, true) => Some(UpstreamProtocol::FastCgi),

@@ -51,7 +51,7 @@ pub(crate) fn site(raw: &file::Site, directory: &Path, report: &mut Report<'_>) 
         instances.as_ref().and_then(Option::as_ref).map_or(1, |instances| instances.max.get() as usize);
     let upstreams =
         resolver.upstreams(raw.upstreams.as_ref(), raw.routes.as_deref(), most, &at.field("upstreams"));
-    let apps = resolver.apps(raw, &at.field("apps"));
+    let apps = resolver.apps(raw, most, &at.field("apps"));
     let routes = resolver.routes(raw, &at.field("routes"));
     Some(Site {
         name: name?,

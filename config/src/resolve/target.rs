@@ -29,7 +29,7 @@ impl Resolver<'_, '_> {
             file::Target::Redirect(raw) => self.redirect(raw, at).map(Target::Redirect),
             file::Target::Static(raw) => self.files(raw, at).map(Target::Static),
             file::Target::Proxy(raw) => self.proxy(raw, path, site.upstreams.as_ref(), at).map(Target::Proxy),
-            file::Target::FastCgi(raw) => self.fastcgi(raw, site.upstreams.as_ref(), at).map(Target::FastCgi),
+            file::Target::FastCgi(raw) => self.fastcgi(raw, site, at).map(Target::FastCgi),
             file::Target::App(raw) => self.app_target(raw, path, site.apps.as_ref(), at).map(Target::App),
             file::Target::Handler(raw) => {
                 let name =

@@ -164,6 +164,7 @@ fn target(target: &Target) -> String {
         Target::FastCgi(fastcgi) => {
             let fields = Record::default()
                 .field("upstream", fastcgi.upstream.as_ref(), string)
+                .field("app", fastcgi.app.as_ref(), string)
                 .field("root", fastcgi.root.as_ref(), |root| string(root.display().to_string()))
                 .field("front_controller", fastcgi.front_controller, number)
                 .field("split", fastcgi.split.as_ref(), |split| list(&split.0, string));

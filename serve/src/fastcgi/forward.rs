@@ -77,12 +77,19 @@ async fn ask_any(
     params: &[u8],
     source: Source,
 ) -> Result<Response<Body>, ProxyError> {
-    let snapshot = target.upstream.snapshot();
-    let call = Call { target, snapshot: &snapshot, method: exchange.request.method(), params };
+    let mut snapshot = target.upstream.snapshot();
     let mut source = source;
     let mut tried = Vec::new();
     let mut tries_left = snapshot.settings.retries;
+    let begun = exchange.record.started;
     loop {
+        if let Some(app) = &target.app
+            && snapshot.all.is_empty()
+        {
+            app.served(begun + app.settings().ready_timeout).await.map_err(ProxyError::NotReady)?;
+            snapshot = target.upstream.snapshot();
+        }
+        let call = Call { target, snapshot: &snapshot, method: exchange.request.method(), params };
         let lease = target.upstream.choose(&snapshot, &tried);
         // When all have been tried, any may be tried again.
         let lease = lease.or_else(|| target.upstream.choose(&snapshot, &[])).ok_or(ProxyError::NoServer)?;
@@ -93,12 +100,24 @@ async fn ask_any(
             Err(TryError::Final(error)) => return Err(error),
             Err(TryError::Undone(unsent, error)) => {
                 source = *unsent;
-                if tries_left == 0 || !source.rewind() {
+                if !source.rewind() {
                     return Err(error);
                 }
-                tries_left -= 1;
+                if tries_left > 0 {
+                    tries_left -= 1;
+                } else {
+                    let Some(app) = &target.app else { return Err(error) };
+                    if !app.succeeded(&server, begun + app.settings().ready_timeout).await {
+                        return Err(error);
+                    }
+                    tried.clear();
+                }
                 server.metrics().retried();
                 tried.push(server);
+                // Another process may have taken its place.
+                if target.app.is_some() {
+                    snapshot = target.upstream.snapshot();
+                }
             }
         }
     }

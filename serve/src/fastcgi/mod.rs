@@ -29,6 +29,7 @@ use http::Response;
 use playhouse_config::model::{self, PathPattern};
 use playhouse_protocol::fastcgi::write;
 
+use crate::apps::App;
 use crate::files::{self, FileCache, Static};
 use crate::router::NormalisedPath;
 use crate::upstream::Upstream;
@@ -40,6 +41,8 @@ use script::Resolved;
 #[derive(Debug)]
 pub struct FastCgiTarget {
     upstream: Arc<Upstream>,
+    /// Whose processes the upstream's servers are.
+    app: Option<Arc<App>>,
     files: Static,
     /// The route's label, for the log.
     label: Arc<str>,
@@ -95,6 +98,7 @@ impl FastCgiTarget {
         let root = config.script_root.as_os_str().as_encoded_bytes();
         FastCgiTarget {
             upstream,
+            app: None,
             files: Static::new(&files(&config.root, &config.follow), path, cache),
             label: label.clone(),
             prefix: match path {
@@ -110,6 +114,18 @@ impl FastCgiTarget {
             sendfile: config.sendfile.as_ref().map(|root| Static::new(&files(root, &[]), path, cache)),
             sendfile_root: sendfile_root.into(),
         }
+    }
+
+    /// For a route to scripts that an app runs.
+    pub fn to_app(
+        config: &model::FastCgi,
+        label: &Arc<str>,
+        path: &PathPattern,
+        app: Arc<App>,
+        cache: &Arc<FileCache>,
+    ) -> Self {
+        let target = Self::new(config, label, path, app.upstream().clone(), cache);
+        FastCgiTarget { app: Some(app), ..target }
     }
 
     /// The upstream.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
-use playhouse_config::model;
+use playhouse_config::model::{self, ScriptServers};
 
 use super::Router;
 use crate::apps::Apps;
@@ -128,14 +128,27 @@ impl Route {
                 Some(upstream) => Target::Proxy(ProxyTarget::new(proxy, &config.path, upstream)),
                 None => return Err(RouteError::Upstream { route: label, upstream: proxy.upstream.clone() }),
             },
-            model::Target::FastCgi(fastcgi) => match tables.upstreams.get(&fastcgi.upstream) {
-                Some(upstream) => {
-                    let target = FastCgiTarget::new(fastcgi, &label, &config.path, upstream, tables.files);
-                    Target::FastCgi(target)
-                }
-                None => {
-                    return Err(RouteError::Upstream { route: label, upstream: fastcgi.upstream.clone() });
-                }
+            model::Target::FastCgi(fastcgi) => match &fastcgi.servers {
+                ScriptServers::Upstream(name) => match tables.upstreams.get(name) {
+                    Some(upstream) => Target::FastCgi(FastCgiTarget::new(
+                        fastcgi,
+                        &label,
+                        &config.path,
+                        upstream,
+                        tables.files,
+                    )),
+                    None => return Err(RouteError::Upstream { route: label, upstream: name.clone() }),
+                },
+                ScriptServers::App(name) => match tables.apps.get(name) {
+                    Some(app) => Target::FastCgi(FastCgiTarget::to_app(
+                        fastcgi,
+                        &label,
+                        &config.path,
+                        app,
+                        tables.files,
+                    )),
+                    None => return Err(RouteError::App { route: label, app: name.clone() }),
+                },
             },
             model::Target::App(to) => match tables.apps.get(&to.app) {
                 Some(app) => Target::Proxy(ProxyTarget::to_app(to, &config.path, app)),

@@ -131,9 +131,9 @@ fn command(folder: &Path) -> Command {
     command
 }
 
-/// Debian's has its version in the name.
+/// php-fpm. Debian's has its version in the name.
 #[track_caller]
-fn program() -> PathBuf {
+pub fn program() -> PathBuf {
     let found = ["/usr/sbin", "/usr/local/sbin"].iter().find_map(|folder| {
         let mut programs: Vec<_> = std::fs::read_dir(folder)
             .ok()?

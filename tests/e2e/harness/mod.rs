@@ -31,7 +31,7 @@ pub use builds::{build_of, called, program_of, relabelled, script, with_crash_at
 pub use certificates::{Algorithm, Authority};
 pub use clock::Ahead;
 pub use curl::{Answer, curl};
-pub use fpm::Fpm;
+pub use fpm::{Fpm, program as fpm_program};
 pub use generators::{H2load, Wrk};
 pub use haproxy::Haproxy;
 pub use mariadb::Mariadb;

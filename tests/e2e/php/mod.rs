@@ -3,6 +3,7 @@
 mod application;
 mod failures;
 mod kills;
+mod managed;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

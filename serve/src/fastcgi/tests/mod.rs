@@ -158,7 +158,7 @@ fn root(files: &[&str]) -> tempfile::TempDir {
 
 fn config(root: &Path) -> model::FastCgi {
     model::FastCgi {
-        upstream: "php".into(),
+        servers: model::ScriptServers::Upstream("php".into()),
         root: root.to_owned(),
         script_root: root.to_owned(),
         index: vec!["index.php".into(), "index.html".into()],
