@@ -122,7 +122,7 @@ impl History {
             self.note_worn(place, &why, setting, soon, jitter, told);
         }
         // What it does meanwhile it does well; only its successor would be no better.
-        (!self.worn_until.is_some_and(|until| until > Instant::now())).then_some(why)
+        self.worn_until.is_none_or(|until| until <= Instant::now()).then_some(why)
     }
 
     /// A process has had enough. One that has so right after its start is followed by others that have, each of which costs a

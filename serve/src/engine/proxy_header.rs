@@ -100,7 +100,7 @@ fn name_client(info: &mut ConnectionInfo, header: Header) {
     let (peer, local) = match header.origin {
         Origin::Local => return,
         // What it says beside the address holds all the same: a proxy whose client has come over a Unix socket, say.
-        Origin::Unknown if said => (info.peer.clone(), info.local),
+        Origin::Unknown if said => (info.peer, info.local),
         Origin::Unknown => return,
         Origin::Inet { source, destination, .. } => (Peer::Tcp(source), Some(destination)),
         Origin::Unix { .. } => (Peer::Unix, None),
