@@ -286,7 +286,7 @@ impl<A: Application> Driver<A> {
     /// By when the client has heard what it is told now, and has what it sent before been heard by us.
     fn heard_by(&self) -> Instant {
         let round_trip = (self.shared.connection.rtt() * 2).min(LONGEST_ROUND_TRIP);
-        Instant::now() + round_trip + ACK_DELAY
+        Instant::now() + round_trip + HEARING
     }
 
     async fn goaway(&mut self, stream: u64) {
@@ -348,8 +348,9 @@ const STREAM_STEP: u64 = 4;
 /// The largest number of a request stream (RFC 9114 §5.2).
 const LARGEST_STREAM: u64 = MAX_VARINT - 3;
 const LONGEST_ROUND_TRIP: Duration = Duration::from_secs(1);
-/// As long as a client may keep an acknowledgement back by default (RFC 9000 §18.2).
-const ACK_DELAY: Duration = Duration::from_millis(25);
+/// For the program behind the client's sockets to get to what has arrived: a busy one takes longer than its network. Until then
+/// it sends what would have to be refused.
+const HEARING: Duration = Duration::from_millis(250);
 /// For the close to get to the kernel.
 const FAREWELL: Duration = Duration::from_millis(200);
 
